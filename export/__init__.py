@@ -1,0 +1,1 @@
+"""The export toolchain of forerun: checkpoints become one folder of ONNX graphs."""
