@@ -4,9 +4,9 @@
     ├── BundleError           the folder is not a bundle that this version can open
     ├── ProviderError         an execution provider is unknown, absent or did not load
     ├── RequestError          a request cannot be served as asked (also a ValueError)
-    │   └── PromptTooLong     prompt and at least one new token do not fit the context
+    │   └── PromptTooLongError   prompt and at least one new token do not fit the context
     ├── CapacityError         a graph would be fed beyond its context (also a ValueError)
-    └── EngineClosed          the engine was closed before or during the call
+    └── EngineClosedError     the engine was closed before or during the call
 
 The export toolchain adds its own branch (`export.errors.ExportError`) below `ForerunError`.
 Commands print the text of a `ForerunError` on one line and exit with its `exit_code`.
@@ -33,7 +33,7 @@ class RequestError(ForerunError, ValueError):
     exit_code = 2
 
 
-class PromptTooLong(RequestError):
+class PromptTooLongError(RequestError):
     """The prompt and at least one new token do not fit into the context window."""
 
 
@@ -41,5 +41,5 @@ class CapacityError(ForerunError, ValueError):
     """A model was asked to hold more tokens than its context allows."""
 
 
-class EngineClosed(ForerunError):
+class EngineClosedError(ForerunError):
     """The engine was closed before or during the call."""

@@ -8,7 +8,7 @@ Standard library only, so that any program can read a bundle's description.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from .errors import BundleError
 
@@ -254,7 +254,7 @@ def _one_of(raw: Mapping[str, Any], key: str, allowed: tuple[str, ...], where: s
 def _check(value: object, kind: type[T], name: str) -> T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise BundleError(f"{MANIFEST_NAME}: {name} must be {kind.__name__}, but is {_kind(value)}")
-    return cast("T", value)
+    return value
 
 
 def _kind(value: object) -> str:

@@ -1,0 +1,196 @@
+"""A language model that scores tokens: the seam between the loop and what computes logits.
+
+`Model` is the contract that the loop, the drafters and the tests' table models share. `OnnxModel`
+fulfils it with a graph of the bundle: one path feeds prompts, lagging tokens and proposals alike.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cache import Cache
+from .errors import BundleError
+from .manifest import ModelEntry
+from .providers import Provider, make_provider
+from .session import Binding, Session, Tensor, view, write
+
+# Attention holds a buffer of [heads, new tokens, all tokens]; this bounds it for long prompts.
+_PREFILL_CHUNK = 512
+_ATTENTION_CELLS = 1 << 22
+_KEPT_BINDINGS = 48
+
+
+class Model(Protocol):
+    """What scores tokens. A model remembers what it was fed and can be rewound."""
+
+    vocabulary: int
+    context: int
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that the model's cache holds."""
+        ...
+
+    def score(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        """Feed what is new of `tokens` and return the logits of the last `rows` positions.
+
+        Args:
+            tokens: the whole sequence from its start; it begins with what the cache holds.
+            rows: how many of the last positions to return, 1 ≤ rows ≤ len(tokens).
+
+        Returns:
+            `[rows, vocabulary]`: row r is the law of the token after `tokens[len - rows + r]`.
+            The array belongs to the model and holds until its next call.
+        """
+        ...
+
+    def rewind(self, *, to: int) -> None:
+        """Forget all but the first `to` tokens; costs nothing."""
+        ...
+
+
+class OnnxModel:
+    """A graph of a bundle with its cache.
+
+    Args:
+        graph: the `.onnx` file.
+        entry: what the manifest says of it.
+        vocabulary: number of ids that may be drafted, sampled and fed; logits beyond are padding.
+        provider: where it runs.
+        threads: compute threads.
+
+    Raises:
+        BundleError: the graph's inputs are not those that the manifest promises.
+    """
+
+    def __init__(
+        self, graph: Path, entry: ModelEntry, *, vocabulary: int, provider: Provider, threads: int
+    ) -> None:
+        self.name = entry.name
+        self.vocabulary = vocabulary
+        self.context = entry.context
+        self.session = Session(graph, provider=provider, threads=threads)
+        _check_signature(self.session, entry, graph)
+        self.cache = Cache(self.session, entry.cache, context=entry.context)
+        self._logits_width = entry.logits
+        self._bindings: OrderedDict[tuple[int, int], _Step] = OrderedDict()
+        self._bound_generation = 0
+        self._buffers: dict[int, Tensor] = {}
+
+    @classmethod
+    def open(
+        cls, graph: Path, entry: ModelEntry, *, provider: str = "cpu", threads: int = 2
+    ) -> "OnnxModel":
+        """Open a graph by itself, all its logits being vocabulary (for checks at export)."""
+        return cls(
+            graph,
+            entry,
+            vocabulary=entry.logits,
+            provider=make_provider(provider),
+            threads=threads,
+        )
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that the cache holds."""
+        return len(self.cache)
+
+    def rewind(self, *, to: int) -> None:
+        """Forget all but the first `to` tokens."""
+        self.cache.rewind(to=to)
+
+    def align(self, tokens: Sequence[int]) -> int:
+        """Keep the part of the cache that `tokens` begins with; return its length."""
+        shared = self.cache.shared_prefix(tokens)
+        self.rewind(to=shared)
+        return shared
+
+    def score(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        """Feed what is new of `tokens`; see `Model.score`.
+
+        Raises:
+            CapacityError: `tokens` do not fit into the context; nothing was fed.
+        """
+        self.cache.reserve(len(tokens))
+        # A row can only be had from a token that is fed now.
+        self.rewind(to=min(self.length, len(tokens) - rows))
+        chunk = max(rows, min(_PREFILL_CHUNK, _ATTENTION_CELLS // len(tokens)))
+        while len(tokens) - self.length > chunk:
+            self._feed(tokens[self.length : min(self.length + chunk, len(tokens) - rows)], 1)
+        return self._feed(tokens[self.length :], rows)
+
+    def _feed(self, new: Sequence[int], rows: int) -> NDArray[np.float32]:
+        step = self._step(len(new), rows)
+        logits = step.run(new, past=self.length)
+        self.cache.tokens.extend(new)
+        return logits[:, : self.vocabulary]
+
+    def _step(self, count: int, rows: int) -> "_Step":
+        if self._bound_generation != self.cache.generation:
+            self._bindings.clear()
+            self._bound_generation = self.cache.generation
+        key = (count, rows)
+        if key not in self._bindings:
+            self._bindings[key] = _Step(self.session, self.cache, count, self._logits(rows))
+            if len(self._bindings) > _KEPT_BINDINGS:
+                self._bindings.popitem(last=False)
+        self._bindings.move_to_end(key)
+        return self._bindings[key]
+
+    def _logits(self, rows: int) -> Tensor:
+        if rows not in self._buffers:
+            shape = (1, rows, self._logits_width)
+            self._buffers[rows] = self.session.allocate_host(shape, np.dtype(np.float32))
+        return self._buffers[rows]
+
+
+class _Step:
+    """One cached binding: `count` new tokens, the last of which have their logits in `logits`."""
+
+    def __init__(self, session: Session, cache: Cache, count: int, logits: Tensor) -> None:
+        int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
+        self._ids = session.allocate((1, count), int64)
+        self._last = session.allocate((1,), int32)
+        # GroupQueryAttention reads the total on the host, whatever the provider.
+        self._total = session.allocate_host((1,), int32)
+        self._logits: NDArray[np.float32] = view(logits)[0]  # [rows, logits_width] float32
+        wanted = session.place(np.arange(count - len(self._logits), count, dtype=np.int64))
+        inputs: dict[str, Tensor] = {
+            "input_ids": self._ids,
+            "seqlens_k": self._last,
+            "total_sequence_length": self._total,
+            "logit_rows": wanted,
+            **cache.named("past"),
+        }
+        outputs = {"logits": logits, **cache.named("present")}
+        self._binding: Binding = session.bind(inputs, outputs)
+
+    def run(self, new: Sequence[int], *, past: int) -> NDArray[np.float32]:
+        total = past + len(new)
+        write(self._ids, np.array([new], np.int64))
+        write(self._last, np.array([total - 1], np.int32))
+        write(self._total, np.array([total], np.int32))
+        self._binding.run()
+        return self._logits
+
+
+def _check_signature(session: Session, entry: ModelEntry, graph: Path) -> None:
+    layers = range(entry.cache.layers)
+    parts = [f"{layer}.{part}" for layer in layers for part in ("key", "value")]
+    inputs = {"input_ids", "seqlens_k", "total_sequence_length", "logit_rows"}
+    expected_inputs = inputs | {f"past.{part}" for part in parts}
+    expected_outputs = {"logits"} | {f"present.{part}" for part in parts}
+    for side, expected, found in (
+        ("inputs", expected_inputs, set(session.inputs)),
+        ("outputs", expected_outputs, set(session.outputs)),
+    ):
+        if expected != found:
+            odd = sorted(expected ^ found)[:3]
+            raise BundleError(
+                f"{graph} does not have the {side} that its manifest promises (first differences: "
+                f"{', '.join(odd)}): the bundle is damaged, export it again"
+            )
