@@ -1,0 +1,6 @@
+"""What proposes tokens: one small contract, one implementation a file."""
+
+from .base import Drafter, NoDrafter, Proposal
+from .lookup import LookupDrafter
+
+__all__ = ["Drafter", "LookupDrafter", "NoDrafter", "Proposal"]

@@ -1,0 +1,278 @@
+"""From logits to laws: one rule for target and draft, the order of settings fixed and documented.
+
+In: a row of logits and the tokens before it. Out: a `Law`. The steps, each skipped at its neutral
+value: logit bias, end tokens held back (`min_tokens`), repetition, presence and frequency
+penalties, temperature (0 = greedy: arg max, lowest id on ties), top-k, top-p, min-p.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import ForerunError, RequestError
+from .law import Law, race
+from .noise import Noise
+
+Row = NDArray[np.float32]  # [vocabulary]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Sampling settings of one request.
+
+    Attributes:
+        temperature: logits are divided by it; 0 is greedy, whatever else is set.
+        top_k: keep the k likeliest tokens (ties at the edge: lowest ids first); 0 is off.
+        top_p: keep the smallest set of likeliest tokens of at least this mass; 1 is off.
+        min_p: keep tokens of at least this share of the likeliest one's probability; 0 is off.
+        repetition_penalty: divides positive and multiplies negative logits of tokens seen in
+            prompt or output; 1 is off.
+        presence_penalty: subtracted from the logits of tokens seen in the output; 0 is off.
+        frequency_penalty: the same, once per occurrence in the output; 0 is off.
+        logit_bias: added to the logits of single tokens; −inf bans a token.
+        min_tokens: end-of-text tokens have probability zero before this many tokens.
+        coupled: draw by noise that target and draft share, so that a seed's text depends on the
+            target and the settings alone, not on the drafter.
+
+    Raises:
+        RequestError: a value is out of range; the text names the field.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    coupled: bool = False
+
+    def __post_init__(self) -> None:
+        _check_number("temperature", self.temperature, low=0.0, high=math.inf)
+        check_whole("top_k", self.top_k, low=0)
+        _check_number("top_p", self.top_p, low=0.0, high=1.0)
+        _check_number("min_p", self.min_p, low=0.0, high=1.0)
+        _check_number("repetition_penalty", self.repetition_penalty, low=0.0, high=math.inf)
+        if self.repetition_penalty == 0:
+            raise RequestError("repetition_penalty must be above 0 (1 is off), but is 0")
+        _check_number("presence_penalty", self.presence_penalty, low=-100.0, high=100.0)
+        _check_number("frequency_penalty", self.frequency_penalty, low=-100.0, high=100.0)
+        check_whole("min_tokens", self.min_tokens, low=0)
+        for token, bias in self.logit_bias.items():
+            check_whole("logit_bias token", token, low=0)
+            if bias != -math.inf:
+                _check_number("logit_bias", bias, low=-math.inf, high=math.inf)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every law is a point mass on the arg max."""
+        return self.temperature == 0
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether target and draft choose for themselves and are then compared."""
+        return self.is_greedy or self.coupled
+
+
+class Sampler:
+    """Turns logits into laws for one request.
+
+    Args:
+        settings: the request's sampling settings.
+        vocabulary: number of tokens.
+        prompt_length: how many tokens of every sequence are prompt.
+        end_ids: end-of-text tokens, held back until `min_tokens` are out.
+        noise: the request's noise, used when coupled.
+
+    Raises:
+        RequestError: a bias names a token outside the vocabulary, or all tokens are banned.
+    """
+
+    def __init__(
+        self,
+        settings: Sampling,
+        *,
+        vocabulary: int,
+        prompt_length: int,
+        end_ids: Sequence[int],
+        noise: Noise,
+    ) -> None:
+        self._settings = settings
+        self._prompt_length = prompt_length
+        self._noise = noise
+        self._end_ids = np.array(end_ids, np.int64)
+        _check_bias(settings.logit_bias, vocabulary)
+        self._bias_ids = np.array(list(settings.logit_bias), np.int64)
+        self._bias = np.array(list(settings.logit_bias.values()), np.float32)
+        self._counts = _Counts(prompt_length)
+        self._has_penalties = (
+            settings.repetition_penalty != 1
+            or settings.presence_penalty != 0
+            or settings.frequency_penalty != 0
+        )
+        self._is_plain = not (len(self._bias) or self._has_penalties or settings.min_tokens)
+
+    def laws(self, logits: NDArray[np.float32], prefix: Sequence[int]) -> list[Law]:
+        """Return the law of each row.
+
+        Args:
+            logits: `[rows, vocabulary]`; the last row follows the whole prefix, row r the prefix
+                without its last `rows − 1 − r` tokens.
+            prefix: the tokens before the last row, drafted ones included.
+        """
+        before = len(prefix) - len(logits) + 1
+        return [self.law(row, prefix, before + i) for i, row in enumerate(logits)]
+
+    def law(self, row: Row, prefix: Sequence[int], length: int) -> Law:
+        """Return the law of the token after the first `length` tokens of `prefix`."""
+        if not self._is_plain:
+            row = self._adjusted(row, prefix, length)
+        if self._settings.is_greedy:
+            return Law.point(_arg_max(row))
+        law = make_law(row, self._settings)
+        if self._settings.coupled:
+            return Law.point(race(law, self._noise.exponentials(length, len(row))))
+        return law
+
+    def _adjusted(self, row: Row, prefix: Sequence[int], length: int) -> Row:
+        row = row.copy()
+        row[self._bias_ids] += self._bias
+        if length - self._prompt_length < self._settings.min_tokens:
+            row[self._end_ids] = -np.inf
+        if self._has_penalties:
+            self._counts.sync(prefix, length)
+            self._penalise(row)
+        return row
+
+    def _penalise(self, row: Row) -> None:
+        settings = self._settings
+        seen, output, counts = self._counts.arrays()
+        values = row[seen]
+        factor = np.float32(settings.repetition_penalty)
+        row[seen] = np.where(values > 0, values / factor, values * factor)
+        row[output] -= np.float32(settings.presence_penalty)
+        row[output] -= np.float32(settings.frequency_penalty) * counts
+
+
+class _Counts:
+    """How often each token stands in the sequence, kept in step with the prefix of each row."""
+
+    def __init__(self, prompt_length: int) -> None:
+        self._prompt_length = prompt_length
+        self._tokens: list[int] = []
+        self._seen: Counter[int] = Counter()
+        self._output: Counter[int] = Counter()
+
+    def sync(self, prefix: Sequence[int], length: int) -> None:
+        """Count the first `length` tokens of `prefix`, starting from what is counted already."""
+        while self._tokens != prefix[: min(len(self._tokens), length)]:
+            self._count(self._tokens.pop(), len(self._tokens), -1)
+        for place in range(len(self._tokens), length):
+            self._tokens.append(prefix[place])
+            self._count(prefix[place], place, 1)
+
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ids seen anywhere, the ids in the output, and the latter's counts."""
+        seen = np.fromiter(self._seen, np.int64, len(self._seen))
+        output = np.fromiter(self._output, np.int64, len(self._output))
+        counts = np.fromiter(self._output.values(), np.float32, len(self._output))
+        return seen, output, counts
+
+    def _count(self, token: int, place: int, change: int) -> None:
+        counters = [self._seen] if place < self._prompt_length else [self._seen, self._output]
+        for counter in counters:
+            counter[token] += change
+            if not counter[token]:
+                del counter[token]
+
+
+def make_law(row: Row, settings: Sampling) -> Law:
+    """Return the law of `row` under temperature and truncation (temperature above 0)."""
+    peak = row[_arg_max(row)]
+    if peak == np.inf:
+        scaled = np.where(row == np.inf, 0.0, -np.inf)  # the limit: all mass on the infinities
+    else:
+        with np.errstate(over="ignore"):  # a tiny temperature sends all but the peak to −inf
+            scaled = (row.astype(np.float64) - float(peak)) / settings.temperature
+    ids = _top_k_ids(scaled, settings.top_k)
+    weights = np.exp(scaled if ids is None else scaled[ids])
+    weights /= weights.sum()
+    law = Law(weights, ids)
+    if settings.top_p < 1:
+        law = _keep(law, _top_p_places(law.weights, settings.top_p))
+    if settings.min_p > 0:
+        law = _keep(law, np.flatnonzero(law.weights >= settings.min_p * law.weights.max()))
+    return law
+
+
+def _arg_max(row: Row) -> int:
+    place = int(row.argmax())  # the first of equal maxima; a NaN wins over every number
+    if not row[place] > -np.inf:
+        raise ForerunError(
+            "the model's logits hold no usable number (NaN, or every token is banned): check "
+            "logit_bias, or export the model again with a higher precision"
+        )
+    return place
+
+
+def _top_k_ids(scaled: NDArray[np.float64], k: int) -> NDArray[np.int64] | None:
+    if k == 0 or k >= len(scaled):
+        return None
+    edge = np.partition(scaled, len(scaled) - k)[len(scaled) - k]
+    above = np.flatnonzero(scaled > edge)
+    level = np.flatnonzero(scaled == edge)[: k - len(above)]
+    return np.sort(np.concatenate([above, level]))
+
+
+def _top_p_places(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
+    """Return the places of the smallest set of likeliest tokens that has mass ≥ top_p."""
+    size = 128
+    while True:
+        size = min(size, len(weights))
+        edge = np.partition(weights, len(weights) - size)[len(weights) - size]
+        places = np.flatnonzero(weights >= edge)  # at least `size` of them, ties included
+        order = places[np.argsort(-weights[places], kind="stable")]
+        mass = np.cumsum(weights[order])
+        if mass[-1] >= top_p or size == len(weights):
+            count = int(mass.searchsorted(top_p)) + 1
+            return np.sort(order[:count])
+        size *= 8
+
+
+def _keep(law: Law, places: NDArray[np.int64]) -> Law:
+    weights = law.weights[places]
+    return Law(weights / weights.sum(), places if law.ids is None else law.ids[places])
+
+
+def check_whole(name: str, value: Any, *, low: int) -> None:
+    """Refuse a `value` that is not a whole number of at least `low`.
+
+    Raises:
+        RequestError: names the field.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+        raise RequestError(f"{name} must be a whole number of at least {low}, but is {value!r}")
+
+
+def _check_number(name: str, value: Any, *, low: float, high: float) -> None:
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or math.isinf(value):
+        span = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+        if math.isinf(low):
+            span = "finite"
+        raise RequestError(f"{name} must be a number, {span}, but is {value!r}")
+
+
+def _check_bias(bias: Mapping[int, float], vocabulary: int) -> None:
+    for token in bias:
+        if token >= vocabulary:
+            raise RequestError(
+                f"logit_bias names token {token}, but the vocabulary has {vocabulary} tokens"
+            )

@@ -1,0 +1,119 @@
+"""One round: propose, verify in one pass, accept. The only place where acceptance happens.
+
+`speculate` serves every level of a stack alike: the engine calls it on the target, and a
+`ModelDrafter` calls it on its own model with the drafter below. Tokens of an inner level follow the
+inner model's law exactly and carry the rows they were drawn from, so no level needs a special case.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from .acceptance import Rule
+from .drafters import Drafter, Proposal
+from .law import Law, draw
+from .model import Model
+from .noise import Noise, Purpose
+from .sampling import Sampler
+from .stats import LevelStats
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round emitted.
+
+    `tokens` `[accepted + 1]` end with the recovered or the bonus token; `laws[i]` is the model's
+    law that `tokens[i]` follows.
+    """
+
+    tokens: list[int]
+    laws: list[Law]
+    accepted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A model, how its laws are made, the rule that guards them, and the drafter below.
+
+    `k` is the most tokens the drafter is asked for in a round of this level.
+    """
+
+    model: Model
+    drafter: Drafter
+    sampler: Sampler
+    rule: Rule
+    k: int
+    stats: LevelStats
+
+    def rewind(self, *, to: int) -> None:
+        """Forget everything from position `to` on, here and below."""
+        self.model.rewind(to=to)
+        self.drafter.rewind(to=to)
+
+
+def speculate(level: Level, context: Sequence[int], k: int, *, noise: Noise) -> Round:
+    """Run one round after `context` and return what it emits, at least one token.
+
+    Args:
+        level: model, sampler, rule and drafter.
+        context: the sequence so far, not empty.
+        k: the most tokens to draft; 0 is a plain decoding step.
+        noise: the draws of this level.
+
+    Source: arXiv 2211.17192, algorithm 1, with the rule as a parameter.
+    """
+    start = len(context)
+    here = noise.inside(start)
+    began = perf_counter()
+    drafted = level.drafter.propose(context, k, noise=here) if k > 0 else Proposal([], [])
+    proposed = perf_counter()
+
+    sequence = [*context, *drafted.tokens]
+    logits = level.model.score(sequence, len(drafted.tokens) + 1)  # [drafted + 1, vocabulary]
+    verified = perf_counter()
+
+    # The test of token i holds with probability h[i]; the rule says how many tokens that keeps.
+    p, q = level.sampler.laws(logits, sequence), drafted.laws
+    h = level.rule.thresholds(p, q, drafted.tokens)
+    held = [here.uniform(start + i, Purpose.ACCEPT) < h[i] for i in range(len(h))]
+    accepted = level.rule.accepted(held)
+    last = level.rule.last(p, q, drafted.tokens, accepted)
+    token = draw(last, here.uniform(start + accepted, Purpose.EMIT))
+
+    level.rewind(to=start + accepted)
+    level.stats.observe(
+        drafted=len(drafted.tokens),
+        accepted=accepted,
+        draft_seconds=proposed - began,
+        verify_seconds=verified - proposed,
+        sample_seconds=perf_counter() - verified,
+    )
+    return Round([*drafted.tokens[:accepted], token], p[: accepted + 1], accepted)
+
+
+class ModelDrafter:
+    """A draft model as a drafter: the rounds of its own level, handed up with their laws.
+
+    With nothing below it this is the classic draft model; with a drafter below it is a stage
+    (arXiv 2308.04623).
+    """
+
+    def __init__(self, name: str, level: Level) -> None:
+        self.name = name
+        self._level = level
+
+    def propose(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:
+        """Return tokens that follow the draft model's law; fewer than `k` at its context's end."""
+        level = self._level
+        k = min(k, level.model.context - len(context))
+        proposal = Proposal([], [])
+        while (wanted := k - len(proposal.tokens)) > 0:
+            inner = min(level.k, wanted - 1)  # a round emits one token more than it accepts
+            round_ = speculate(level, [*context, *proposal.tokens], inner, noise=noise)
+            proposal.tokens.extend(round_.tokens)
+            proposal.laws.extend(round_.laws)
+        return proposal
+
+    def rewind(self, *, to: int) -> None:
+        """Forget everything from position `to` on, here and below."""
+        self._level.rewind(to=to)
