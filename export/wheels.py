@@ -175,10 +175,11 @@ def _no_network(part: Part, reason: str) -> NoNetwork:
 
 
 def _last_reason(log: str) -> str:
-    """Return the line of pip's log that says most: the last failed connection, or the last."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    telling = [line for line in lines if _NO_ANSWER.search(line)] or lines or ["pip said nothing"]
-    return telling[-1][:300]
+    """Return what pip's log ends on: the system's word on a failed connection, or a line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["pip said nothing"]
+    telling = [line for line in lines if _NO_ANSWER.search(line)] or lines
+    system = re.search(r"\[Errno -?\d+\] ([\w ]+)|(timed out)", telling[-1])
+    return (system[1] or system[2]) if system else telling[-1][:200]
 
 
 def _pip() -> list[str]:
