@@ -52,6 +52,10 @@ class Model(Protocol):
         """Forget all but the first `to` tokens; costs nothing."""
         ...
 
+    def align(self, tokens: Sequence[int]) -> int:
+        """Keep the part of the cache that `tokens` begins with; return its length."""
+        ...
+
 
 class OnnxModel:
     """A graph of a bundle with its cache.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BundleError, ProviderError
+from .errors import BundleError, ForerunError, ProviderError
 from .providers import Provider
 
 try:
@@ -42,8 +42,15 @@ class Binding:
         self._options = options
 
     def run(self) -> None:
-        """Run the graph once: read the bound inputs, write the bound outputs, wait for them."""
-        self._session.run_with_iobinding(self._binding, self._options)
+        """Run the graph once: read the bound inputs, write the bound outputs, wait for them.
+
+        Raises:
+            ForerunError: ONNX Runtime failed, out of memory for instance.
+        """
+        try:
+            self._session.run_with_iobinding(self._binding, self._options)
+        except Exception as error:  # the library raises many unrelated types
+            raise ForerunError(f"ONNX Runtime failed in a run: {_first_line(error)}") from error
 
 
 class Session:

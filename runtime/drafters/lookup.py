@@ -57,6 +57,8 @@ class LookupDrafter:
             if len(ends) == 0 or size >= self._length:
                 break
             if size >= self._shortest:
+                # A match that runs into the present repeats itself, as in LZ77.
                 start = int(ends[-1]) + 1
-                found = tokens[start : start + k].tolist()
+                copied = start + np.arange(k) % (self._length - start)
+                found = tokens[copied].tolist()
         return found

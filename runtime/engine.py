@@ -1,0 +1,285 @@
+"""The embeddable engine: a bundle opened once, answers streamed from it.
+
+In: a bundle's folder and a request. Out: chunks, or the whole answer. One engine serves several
+threads one answer at a time; its caches keep what the next prompt shares with the last sequence.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, get_ident
+from time import perf_counter
+from types import TracebackType
+from typing import Unpack
+
+from .bundle import Bundle, open_bundle
+from .errors import EngineClosedError, PromptTooLongError, RequestError
+from .generation import Chunk, generate_chunks
+from .manifest import ModelEntry
+from .model import OnnxModel
+from .noise import Noise
+from .providers import count_threads, make_provider
+from .request import Options, Request, make_request
+from .stack import make_stack, name_stages
+from .stats import Stats
+from .template import ChatTemplate
+from .text import TextStream
+from .tokenizer import Tokenizer
+
+Messages = Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A whole answer; `Chunk` says what the fields mean."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    finish_reason: str
+    stats: Stats
+    seed: int
+
+
+class Engine:
+    """An opened bundle. Make it with `Engine.open`; close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        target: OnnxModel,
+        drafts: Mapping[str, OnnxModel],
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+    ) -> None:
+        self.bundle = bundle
+        self.target = target
+        self.drafts = dict(drafts)
+        self.tokenizer = tokenizer
+        self._template = template
+        self._lock = Lock()
+        self._holder: int | None = None
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        provider: str = "cpu",
+        device_id: int = 0,
+        threads: int | None = None,
+        verify_hashes: bool = False,
+    ) -> "Engine":
+        """Open the bundle at `path`.
+
+        Args:
+            path: the folder that `python -m export` wrote.
+            provider: `cpu`, `cuda` or `tensorrt`; it must load, nothing falls back silently.
+            device_id: which GPU.
+            threads: compute threads per model; by default one per usable core.
+            verify_hashes: also check every file's SHA-256 (reads all weights once more).
+
+        Raises:
+            BundleError: no bundle, or incomplete, altered, or of a newer format version.
+            ProviderError: the provider is unknown or does not load.
+            RequestError: `threads` is out of range.
+        """
+        where = make_provider(provider, device_id=device_id)
+        count = count_threads(threads)
+        bundle = open_bundle(path, verify_hashes=verify_hashes)
+        words = bundle.manifest.tokenizer
+
+        def open_model(entry: ModelEntry) -> OnnxModel:
+            return OnnxModel(
+                bundle.graph(entry),
+                entry,
+                vocabulary=min(words.vocabulary, entry.logits),
+                provider=where,
+                threads=count,
+            )
+
+        target = open_model(bundle.manifest.target)
+        drafts = {entry.name: open_model(entry) for entry in bundle.manifest.drafts}
+        source = bundle.chat_template()
+        template = None
+        if source is not None:
+            template = ChatTemplate(source, bos_token=words.bos_token, eos_token=words.eos_token)
+        return cls(bundle, target, drafts, Tokenizer.load(bundle.tokenizer), template)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `messages` can be given: the checkpoint came with a chat template."""
+        return self._template is not None
+
+    def encode(
+        self, prompt: str | Sequence[int] | None = None, *, messages: Messages | None = None
+    ) -> list[int]:
+        """Return the token ids of a prompt or of chat messages.
+
+        A text prompt honours control tokens spelled in it and opens as the tokenizer wants; what
+        stands in messages is plain text, control tokens come from the chat template alone.
+
+        Raises:
+            RequestError: both or neither are given, a token id is unknown, or the bundle has no
+                chat template.
+            PromptTooLongError: no room is left for one new token.
+        """
+        ids = self._encode(prompt, messages)
+        context = self.target.context
+        if not ids:
+            raise RequestError("the prompt holds no token: give at least one character")
+        if len(ids) >= context:
+            raise PromptTooLongError(
+                f"the prompt has {len(ids)} tokens, but the context holds {context}, one new token "
+                "included: shorten the prompt, or export with a larger --context"
+            )
+        return ids
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Messages | None = None,
+        **options: Unpack[Options],
+    ) -> Iterator[Chunk]:
+        """Stream the answer to a prompt (text or token ids) or to chat `messages`.
+
+        Args:
+            prompt: text or token ids, without `messages`.
+            messages: `[{"role": "user", "content": "…"}, …]`, without `prompt`.
+            **options: see `runtime.request.Options` and `runtime.sampling.Sampling`.
+
+        Returns:
+            Chunks; the last one carries `finish_reason`. Dropping the iterator ends the answer.
+
+        Raises:
+            RequestError: an option or the prompt cannot be served; raised before anything runs.
+            EngineClosedError: the engine was closed.
+        """
+        started = perf_counter()
+        request, ids = self._prepare(prompt, messages, options)
+        return self._answer(ids, request, started)
+
+    def complete(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Messages | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Return the whole answer; the arguments are those of `generate`."""
+        started = perf_counter()
+        request, ids = self._prepare(prompt, messages, options)
+        chunks = list(self._answer(ids, request, started))
+        last = chunks[-1]
+        return Completion(
+            text="".join(chunk.text for chunk in chunks),
+            token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+            prompt_tokens=len(ids),
+            finish_reason=last.finish_reason or "length",
+            stats=last.stats,
+            seed=last.seed,
+        )
+
+    def close(self) -> None:
+        """Free the models; closing twice is harmless.
+
+        An answer that another thread reads is waited for; one that this thread has not read to
+        its end is over: reading on raises `EngineClosedError`.
+        """
+        if self._is_closed:
+            return
+        with nullcontext() if self._holder == get_ident() else self._turn():
+            self._is_closed = True
+            self.drafts.clear()
+            del self.target
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prepare(
+        self, prompt: str | Sequence[int] | None, messages: Messages | None, options: Options
+    ) -> tuple[Request, list[int]]:
+        ids = self.encode(prompt, messages=messages)
+        request = make_request(options)
+        name_stages(self.drafts, request)
+        return request, ids
+
+    def _encode(self, prompt: str | Sequence[int] | None, messages: Messages | None) -> list[int]:
+        self._check_open()
+        if (prompt is None) == (messages is None):
+            raise RequestError("give either a prompt or messages, and not both")
+        if messages is not None:
+            if self._template is None:
+                raise RequestError(
+                    "this bundle has no chat template (its checkpoint is a base model): give a "
+                    "prompt instead of messages"
+                )
+            return self._template.encode(messages, self.tokenizer)
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_special=True)
+        return _check_ids(prompt, self.target.vocabulary)
+
+    def _answer(self, ids: list[int], request: Request, started: float) -> Iterator[Chunk]:
+        with self._turn():
+            end_ids = self.bundle.manifest.end_ids
+            level = make_stack(
+                self.target,
+                self.drafts,
+                request,
+                prompt=ids,
+                end_ids=end_ids,
+                noise=Noise(request.seed),
+            )
+            for chunk in generate_chunks(
+                level,
+                ids,
+                request,
+                stream=TextStream(self.tokenizer, request.stop),
+                end_ids=frozenset(end_ids),
+                started=started,
+            ):
+                yield chunk
+                self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise EngineClosedError("the engine is closed: open the bundle again")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other answer is being written."""
+        if self._holder == get_ident():
+            raise RequestError(
+                "another answer of this engine is still being read in this thread: read it to its "
+                "end, or close its iterator, before asking again"
+            )
+        with self._lock:
+            self._check_open()
+            self._holder = get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
+
+
+def _check_ids(ids: object, vocabulary: int) -> list[int]:
+    if not isinstance(ids, Sequence):
+        raise RequestError(f"prompt must be a text or a list of token ids, but is {ids!r}")
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise RequestError(
+                f"prompt holds the token id {token!r}, but ids are whole numbers from 0 to "
+                f"{vocabulary - 1}"
+            )
+    return list(ids)

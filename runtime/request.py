@@ -1,0 +1,130 @@
+"""What a caller may ask of a generation, parsed once at the edge.
+
+In: the keywords of `Engine.generate` (the command's options with underscores). Out: a frozen
+`Request`, or a `RequestError` that names the field. Nothing behind this file checks options again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypedDict
+
+from .errors import RequestError
+from .noise import fresh_seed
+from .sampling import Sampling, check_whole
+
+DEFAULT_MAX_TOKENS = 256
+MAX_DRAFT = 64
+SPECULATE = ("auto", "off")
+RULES = ("auto", "block", "token")
+
+
+class Options(TypedDict, total=False):
+    """Keywords of a generation; `Sampling` documents those that shape the law.
+
+    Attributes:
+        max_tokens: the most tokens to emit, end-of-text token included (default 256).
+        stop: strings that end the text; they are not part of it.
+        ignore_eos: go on after end-of-text tokens.
+        seed: of the draws, 0 ≤ seed < 2^64; a fresh one is taken and reported without it.
+        speculate: `auto`, or `off` for plain decoding.
+        k: the most tokens drafted in a round of the target; without it the stack's default.
+        stages: the drafters to stack, bottom first: `lookup` or the names of the bundle's drafts.
+        rule: acceptance rule when sampling with a draft model; `auto` is `block`.
+    """
+
+    max_tokens: int
+    stop: Sequence[str]
+    ignore_eos: bool
+    seed: int | None
+    speculate: str
+    k: int | None
+    stages: Sequence[str] | None
+    rule: str
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    min_tokens: int
+    coupled: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A checked request; the fields are those of `Options`."""
+
+    sampling: Sampling
+    seed: int
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    speculate: str = "auto"
+    k: int | None = None
+    stages: tuple[str, ...] | None = None
+    rule: str = "auto"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is to be drafted."""
+        return self.speculate == "off" or self.k == 0
+
+
+def make_request(options: Options) -> Request:
+    """Return the request that the keywords spell.
+
+    Raises:
+        RequestError: an unknown keyword, or a value out of range.
+    """
+    known = set(Options.__annotations__)
+    if unknown := sorted(set(options) - known):
+        raise RequestError(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    names = {field.name for field in fields(Sampling)}
+    shaping = {name: value for name, value in options.items() if name in names}
+    shaping.setdefault("temperature", 0.0)
+    seed = options.get("seed")
+    request = Request(
+        sampling=Sampling(**shaping),  # type: ignore[arg-type]  # each value is checked there
+        seed=fresh_seed() if seed is None else seed,
+        max_tokens=options.get("max_tokens", DEFAULT_MAX_TOKENS),
+        stop=_as_texts("stop", options.get("stop", ())),
+        ignore_eos=options.get("ignore_eos", False),
+        speculate=options.get("speculate", "auto"),
+        k=options.get("k"),
+        stages=None if options.get("stages") is None else _as_texts("stages", options["stages"]),
+        rule=options.get("rule", "auto"),
+    )
+    _check(request)
+    return request
+
+
+def _as_texts(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+        raise RequestError(f"{name} must be a list of texts, but is {value!r}")
+    return tuple(value)
+
+
+def _check(request: Request) -> None:
+    check_whole("max_tokens", request.max_tokens, low=0)
+    check_whole("seed", request.seed, low=0)
+    if request.seed >= 1 << 64:
+        raise RequestError(f"seed must be below 2^64, but is {request.seed}")
+    if not isinstance(request.ignore_eos, bool):
+        raise RequestError(f"ignore_eos must be true or false, but is {request.ignore_eos!r}")
+    if any(not stop for stop in request.stop):
+        raise RequestError("stop must not hold an empty text: it would end every answer at once")
+    _check_choice("speculate", request.speculate, SPECULATE)
+    _check_choice("rule", request.rule, RULES)
+    if request.k is not None:
+        check_whole("k", request.k, low=0)
+        if request.k > MAX_DRAFT:
+            raise RequestError(f"k must be at most {MAX_DRAFT}, but is {request.k}")
+
+
+def _check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise RequestError(f"{name} must be one of {', '.join(allowed)}, but is {value!r}")

@@ -1,0 +1,172 @@
+"""A tiny bundle made by hand: one attention layer over a vocabulary of a few letters.
+
+Its graphs have the product's own signature, so that sessions, caches and rollback are the real ones
+while a whole law can still be enumerated. Needs onnx and tokenizers, not torch.
+"""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tokenizers
+from onnx import TensorProto, helper, numpy_helper
+
+from runtime.manifest import (
+    MANIFEST_NAME,
+    CacheLayout,
+    FileEntry,
+    Manifest,
+    ModelEntry,
+    Tokenizer,
+    dump_manifest,
+)
+
+LETTERS = "abcdefghijklmnop"
+END = 3  # the token "d" ends a text
+
+
+def make_graph(
+    path: Path, *, seed: int, vocabulary: int, context: int, sharpness: float, distance: float
+) -> None:
+    """Write a one-layer decoder with random weights, `distance` away from those of its seed."""
+    heads, kv_heads, dim = 2, 1, 16  # the operator rotates multiples of 16
+    width = heads * dim
+    rng, other = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    shapes = {
+        "embedding": (vocabulary, width),
+        "to_query": (width, width),
+        "to_key": (width, kv_heads * dim),
+        "to_value": (width, kv_heads * dim),
+        "to_output": (width, width),
+        "head": (width, vocabulary),
+    }
+    weights = {}
+    for name, shape in shapes.items():
+        own = rng.standard_normal(shape) + distance * other.standard_normal(shape)
+        scale = 1.0 if name == "embedding" else width**-0.5
+        weights[name] = (own * scale).astype(np.float32)
+    weights["head"] *= np.float32(sharpness)
+    angles = np.outer(np.arange(context), 0.5 ** np.arange(dim // 2)).astype(np.float32)
+    weights |= {"cos": np.cos(angles), "sin": np.sin(angles)}
+
+    node = helper.make_node
+    attention = node(
+        "GroupQueryAttention",
+        [
+            *("query", "key", "value", "past.0.key", "past.0.value"),
+            *("seqlens_k", "total_sequence_length", "cos", "sin"),
+        ],
+        ["mixed", "present.0.key", "present.0.value"],
+        domain="com.microsoft",
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        do_rotary=1,
+    )
+    nodes = [
+        node("Gather", ["embedding", "input_ids"], ["hidden"]),
+        node("MatMul", ["hidden", "to_query"], ["query"]),
+        node("MatMul", ["hidden", "to_key"], ["key"]),
+        node("MatMul", ["hidden", "to_value"], ["value"]),
+        attention,
+        node("MatMul", ["mixed", "to_output"], ["added"]),
+        node("Add", ["hidden", "added"], ["last"]),
+        node("Gather", ["last", "logit_rows"], ["rows"], axis=1),
+        node("MatMul", ["rows", "head"], ["logits"]),
+    ]
+    value = helper.make_tensor_value_info
+    cache = [1, kv_heads, "capacity", dim]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [
+            value("input_ids", TensorProto.INT64, [1, "sequence"]),
+            value("seqlens_k", TensorProto.INT32, [1]),
+            value("total_sequence_length", TensorProto.INT32, [1]),
+            value("logit_rows", TensorProto.INT64, ["rows"]),
+            value("past.0.key", TensorProto.FLOAT, cache),
+            value("past.0.value", TensorProto.FLOAT, cache),
+        ],
+        [
+            value("logits", TensorProto.FLOAT, [1, "rows", vocabulary]),
+            value("present.0.key", TensorProto.FLOAT, cache),
+            value("present.0.value", TensorProto.FLOAT, cache),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+def make_tokenizer(path: Path, *, vocabulary: int) -> None:
+    """Write a tokenizer whose tokens are single letters."""
+    letters = {letter: i for i, letter in enumerate(LETTERS[:vocabulary])}
+    model = tokenizers.models.WordLevel(letters, unk_token=LETTERS[0])
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = tokenizers.decoders.Fuse()
+    tokenizer.save(str(path))
+
+
+def make_bundle(
+    folder: Path,
+    *,
+    seed: int = 0,
+    drafts: int = 1,
+    vocabulary: int = 8,
+    context: int = 64,
+    sharpness: float = 1.0,
+    end_ids: tuple[int, ...] = (END,),
+) -> Path:
+    """Write a whole bundle and return its folder. Drafts resemble the target, each less."""
+    folder.mkdir(parents=True, exist_ok=True)
+    make_tokenizer(folder / "tokenizer.json", vocabulary=vocabulary)
+    names = ["target", *[f"draft{i}" if i else "draft" for i in range(drafts)]]
+    models = []
+    for i, name in enumerate(names):
+        make_graph(
+            folder / name / "model.onnx",
+            seed=seed,
+            distance=0.3 * i,
+            vocabulary=vocabulary,
+            context=context,
+            sharpness=sharpness,
+        )
+        models.append(_entry(name, vocabulary=vocabulary, context=context))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = Manifest(
+        producer="tests",
+        tokenizer=Tokenizer(file="tokenizer.json", fingerprint="0" * 64, vocabulary=vocabulary),
+        models=tuple(models),
+        files=tuple(_file_entry(folder, path) for path in files if path.name != MANIFEST_NAME),
+        end_ids=end_ids,
+    )
+    (folder / MANIFEST_NAME).write_text(dump_manifest(manifest), encoding="utf-8")
+    return folder
+
+
+def _entry(name: str, *, vocabulary: int, context: int) -> ModelEntry:
+    return ModelEntry(
+        name=name,
+        role="target" if name == "target" else "draft",
+        graph=f"{name}/model.onnx",
+        flavour="fused",
+        precision="float32",
+        architecture="tiny",
+        logits=vocabulary,
+        embeddings=vocabulary,
+        context=context,
+        cache=CacheLayout(layers=1, kv_heads=1, head_dim=16, dtype="float32"),
+        parameters=1,
+        source="tests",
+    )
+
+
+def _file_entry(folder: Path, path: Path) -> FileEntry:
+    data = path.read_bytes()
+    return FileEntry(
+        path=path.relative_to(folder).as_posix(),
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
