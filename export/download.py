@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 from urllib.response import addinfourl
 
-from .errors import FetchError, NoNetwork
+from .errors import FetchError, NoNetworkError
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT_S = 15.0
@@ -24,14 +24,14 @@ OnBytes = Callable[[int, int | None], None]  # bytes here, bytes in all (None: n
 def download(address: str, to: Path, *, on_bytes: OnBytes) -> None:
     """Append to `to` what it lacks of `address`, as often as each attempt brings new bytes.
 
-    Raises FetchError when the server refuses, NoNetwork when it does not answer or breaks off;
+    Raises FetchError when the server refuses, NoNetworkError when it does not answer or breaks off;
     what has arrived stays. A failed write raises OSError.
     """
     while True:
         before = file_size(to)
         try:
             return _transfer(address, to, on_bytes)
-        except NoNetwork:
+        except NoNetworkError:
             if file_size(to) <= before:
                 raise
 
@@ -54,7 +54,9 @@ def _transfer(address: str, to: Path, on_bytes: OnBytes) -> None:
                 here += len(chunk)
                 on_bytes(here, total)
     if total is not None and here < total:
-        raise NoNetwork(f"{address} broke off after {here} of {total} bytes; run again to continue")
+        raise NoNetworkError(
+            f"{address} broke off after {here} of {total} bytes; run again to continue"
+        )
 
 
 def _open(address: str, start: int) -> tuple[addinfourl | http.client.HTTPResponse, int]:
@@ -70,7 +72,7 @@ def _open(address: str, start: int) -> tuple[addinfourl | http.client.HTTPRespon
             return _open(address, 0)
         raise FetchError(f"{address} was refused: {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise NoNetwork(f"{address} cannot be reached: {error}") from error
+        raise NoNetworkError(f"{address} cannot be reached: {error}") from error
     return response, start if response.status == 206 else 0
 
 
@@ -78,4 +80,4 @@ def _read(response: IO[bytes] | http.client.HTTPResponse, address: str) -> bytes
     try:
         return response.read(CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise NoNetwork(f"{address} broke off: {error}; run again to continue") from error
+        raise NoNetworkError(f"{address} broke off: {error}; run again to continue") from error

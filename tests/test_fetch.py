@@ -14,7 +14,7 @@ import pytest
 from fake_wheels import CONTENTS, Shelf, make_recipe
 
 import tools.fetch
-from export.errors import FetchError, HashMismatch, NoNetwork
+from export.errors import FetchError, HashMismatchError, NoNetworkError
 from export.fetch import fetch
 from export.lock import hold_lock
 from export.progress import Progress
@@ -72,7 +72,7 @@ def test_an_interrupted_fetch_goes_on_with_the_part_that_is_missing(
     recipe: Recipe, shelf: Shelf, cache: Path
 ) -> None:
     shelf.fails_at = "fake-model-part2"
-    with pytest.raises(NoNetwork, match="unplugged"):
+    with pytest.raises(NoNetworkError, match="unplugged"):
         fetch(recipe, progress=QUIET, source=shelf)
     assert not (cache / "fake.gguf").exists()
     assert (cache / "fake.gguf.partial").read_bytes() == CONTENTS[0]
@@ -87,7 +87,7 @@ def test_what_was_written_after_the_last_whole_part_is_cut_off(
     recipe: Recipe, shelf: Shelf, cache: Path
 ) -> None:
     shelf.fails_at = "fake-model-part3"
-    with pytest.raises(NoNetwork):
+    with pytest.raises(NoNetworkError):
         fetch(recipe, progress=QUIET, source=shelf)
     with (cache / "fake.gguf.partial").open("ab") as file:
         file.write(b"half a part")
@@ -109,7 +109,7 @@ def test_a_partial_file_shorter_than_its_journal_is_begun_afresh(
     recipe: Recipe, shelf: Shelf, cache: Path
 ) -> None:
     shelf.fails_at = "fake-model-part3"
-    with pytest.raises(NoNetwork):
+    with pytest.raises(NoNetworkError):
         fetch(recipe, progress=QUIET, source=shelf)
     os.truncate(cache / "fake.gguf.partial", 5)
     shelf.fails_at = None
@@ -121,7 +121,7 @@ def test_a_wrong_hash_says_what_was_expected_and_found_and_keeps_the_bytes(
 ) -> None:
     pinned = replace(recipe, sha256="0" * 64)
     pattern = f"expected {len(WHOLE)} bytes with SHA-256 {'0' * 64}, found {len(WHOLE)} bytes"
-    with pytest.raises(HashMismatch, match=pattern) as caught:
+    with pytest.raises(HashMismatchError, match=pattern) as caught:
         fetch(pinned, progress=QUIET, source=shelf)
     assert recipe.sha256 in str(caught.value)
     assert (cache / "fake.gguf.rejected").read_bytes() == WHOLE
@@ -131,7 +131,7 @@ def test_a_wrong_hash_says_what_was_expected_and_found_and_keeps_the_bytes(
 
 def test_a_file_too_short_is_refused(recipe: Recipe, shelf: Shelf) -> None:
     pinned = replace(recipe, bytes=len(WHOLE) + 1, sha256="0" * 64)
-    with pytest.raises(HashMismatch, match=f"found {len(WHOLE)} bytes"):
+    with pytest.raises(HashMismatchError, match=f"found {len(WHOLE)} bytes"):
         fetch(pinned, progress=QUIET, source=shelf)
 
 
@@ -140,7 +140,7 @@ def test_another_file_in_the_place_is_refused_and_left_alone(
 ) -> None:
     cache.mkdir(parents=True)
     (cache / "fake.gguf").write_bytes(b"the user's own")
-    with pytest.raises(HashMismatch, match=r"found 14 bytes.*left as it is: move it away"):
+    with pytest.raises(HashMismatchError, match=r"found 14 bytes.*left as it is: move it away"):
         fetch(recipe, progress=QUIET, source=shelf)
     assert (cache / "fake.gguf").read_bytes() == b"the user's own"
     assert shelf.asked == []
@@ -156,13 +156,13 @@ def test_a_touched_file_is_hashed_once_more_and_an_altered_one_refused(
     fetch(recipe, progress=progress, source=shelf)
     assert list(progress.seconds) == ["verify fake.gguf"]
     place.write_bytes(WHOLE[:-1] + b"?")
-    with pytest.raises(HashMismatch, match="is not the file that recipe fake-model pins"):
+    with pytest.raises(HashMismatchError, match="is not the file that recipe fake-model pins"):
         fetch(recipe, progress=QUIET, source=shelf)
 
 
 def test_a_new_pin_is_checked_although_the_file_is_stamped(recipe: Recipe, shelf: Shelf) -> None:
     fetch(recipe, progress=QUIET, source=shelf)
-    with pytest.raises(HashMismatch, match="0" * 64):
+    with pytest.raises(HashMismatchError, match="0" * 64):
         fetch(replace(recipe, sha256="0" * 64), progress=QUIET, source=shelf)
 
 
@@ -175,7 +175,7 @@ def test_a_member_that_the_wheel_lacks_is_named(recipe: Recipe, shelf: Shelf) ->
 def test_a_member_larger_than_the_file_is_not_unpacked(
     recipe: Recipe, shelf: Shelf, cache: Path
 ) -> None:
-    with pytest.raises(HashMismatch, match="has 910 bytes, expected at most 100"):
+    with pytest.raises(HashMismatchError, match="has 910 bytes, expected at most 100"):
         fetch(replace(recipe, bytes=len(CONTENTS[0]) + 100), progress=QUIET, source=shelf)
     assert (cache / "fake.gguf.partial").read_bytes() == CONTENTS[0]
 

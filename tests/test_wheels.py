@@ -9,7 +9,7 @@ import pytest
 from fake_wheels import make_wheel
 
 import export.wheels
-from export.errors import FetchError, HashMismatch, NoNetwork
+from export.errors import FetchError, HashMismatchError, NoNetworkError
 from export.recipes import Part
 from export.wheels import download_with_pip, find_address, obtain_wheel, parse_address
 
@@ -89,7 +89,7 @@ def test_where_the_direct_way_is_barred_pip_downloads(
 def test_another_wheel_than_the_pinned_one_is_refused(part: Part, tmp_path: Path) -> None:
     pinned = replace(part, wheel_sha256="0" * 64)
     with pytest.raises(
-        HashMismatch, match=f"expected SHA-256 {'0' * 64}, found {part.wheel_sha256}"
+        HashMismatchError, match=f"expected SHA-256 {'0' * 64}, found {part.wheel_sha256}"
     ):
         obtain_wheel(pinned, tmp_path, on_bytes=ignore_bytes)
     assert not list(tmp_path.glob("*.whl*"))
@@ -109,12 +109,12 @@ def test_no_network_is_said_quickly_in_one_line(
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     began = time.monotonic()
     with pytest.raises(
-        NoNetwork, match=r"no network: .* \(Connection refused\); .* run again"
+        NoNetworkError, match=r"no network: .* \(Connection refused\); .* run again"
     ) as caught:
         obtain_wheel(part, tmp_path, on_bytes=ignore_bytes)
     assert time.monotonic() - began < 15
     assert "\n" not in str(caught.value)
-    with pytest.raises(NoNetwork, match="no network"):
+    with pytest.raises(NoNetworkError, match="no network"):
         download_with_pip(part, tmp_path / "x", on_bytes=ignore_bytes)
 
 
@@ -122,7 +122,7 @@ def test_an_index_that_never_answers_is_no_network(
     part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export.wheels, "LOOKUP_LIMIT_S", 0.01)
-    with pytest.raises(NoNetwork, match="no answer within"):
+    with pytest.raises(NoNetworkError, match="no answer within"):
         find_address(part)
 
 
