@@ -4,7 +4,7 @@ In: a bundle's folder and a request. Out: chunks, or the whole answer. One engin
 threads one answer at a time; its caches keep what the next prompt shares with the last sequence.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +143,7 @@ class Engine:
         *,
         messages: Messages | None = None,
         **options: Unpack[Options],
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         """Stream the answer to a prompt (text or token ids) or to chat `messages`.
 
         Args:
@@ -230,7 +230,9 @@ class Engine:
             return self.tokenizer.encode(prompt, add_special=True)
         return _check_ids(prompt, self.target.vocabulary)
 
-    def _answer(self, ids: list[int], request: Request, started: float) -> Iterator[Chunk]:
+    def _answer(
+        self, ids: list[int], request: Request, started: float
+    ) -> Generator[Chunk, None, None]:
         with self._turn():
             end_ids = self.bundle.manifest.end_ids
             level = make_stack(

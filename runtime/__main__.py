@@ -1,0 +1,146 @@
+"""Commands: `generate` answers a prompt, `chat` talks in turns, `info` describes a bundle.
+
+Text goes to standard output, everything else to standard error. A failure is one sentence and a
+non-zero exit: 1 for what is broken, 2 for what was asked wrongly, 130 after Ctrl-C.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from io import TextIOWrapper
+
+from .arguments import make_parser, read_options, read_prompt
+from .bundle import open_bundle
+from .describe import describe_bundle
+from .engine import Engine
+from .errors import ForerunError, RequestError
+from .generation import Chunk
+from .manifest import dump_manifest
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # whatever the locale, text leaves unharmed
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    args = make_parser().parse_args(argv)
+    commands = {"generate": _generate, "chat": _chat, "info": _info}
+    try:
+        return commands[args.command](args)
+    except ForerunError as error:
+        print(f"forerun: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away; what Python flushes at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _generate(args: argparse.Namespace) -> int:
+    prompt = _prompt(args)
+    if args.system is not None and not args.chat:
+        raise RequestError("--system needs --chat: a plain prompt has no system message")
+    options = read_options(args)
+    with _open(args) as engine:
+        messages = [*_system(args.system), {"role": "user", "content": prompt}]
+        if args.json:
+            asked = {"messages": messages} if args.chat else {"prompt": prompt}
+            completion = engine.complete(**asked, **options)
+            print(json.dumps(asdict(completion), ensure_ascii=False))
+            return 0
+        if args.chat:
+            _show(engine.generate(messages=messages, **options), [])
+        else:
+            _show(engine.generate(prompt, **options), [])
+    return 0
+
+
+def _chat(args: argparse.Namespace) -> int:
+    options = read_options(args)
+    history = _system(args.system)
+    with _open(args) as engine:
+        if not engine.has_chat_template:
+            raise RequestError(
+                f"{args.bundle} has no chat template (its checkpoint is a base model): use "
+                " python -m runtime generate"
+            )
+        print("Ctrl-C ends an answer, Ctrl-D the chat.", file=sys.stderr)
+        while (question := _ask()) is not None:
+            if not question.strip():
+                continue
+            asked = [*history, {"role": "user", "content": question}]
+            shown: list[str] = []
+            try:
+                with closing(engine.generate(messages=asked, **options)) as chunks:
+                    _show(chunks, shown)
+            except RequestError as error:
+                print(f"forerun: {error}", file=sys.stderr)
+            except KeyboardInterrupt:
+                pass
+            # What the person saw is the history; a question without any answer is forgotten.
+            if answer := "".join(shown):
+                history = [*asked, {"role": "assistant", "content": answer}]
+    return 0
+
+
+def _ask() -> str | None:
+    """Return a line from the person, or `None` at the end of input."""
+    prompt = "> " if sys.stdin.isatty() else ""
+    try:
+        return input(prompt)
+    except EOFError:
+        return None
+
+
+def _show(chunks: Iterator[Chunk], shown: list[str]) -> None:
+    """Print an answer while it grows, and append what was printed to `shown`."""
+    try:
+        for chunk in chunks:
+            print(chunk.text, end="", flush=True)
+            shown.append(chunk.text)
+    finally:
+        print(flush=True)
+
+
+def _info(args: argparse.Namespace) -> int:
+    bundle = open_bundle(args.bundle, verify_hashes=args.verify)
+    if args.json:
+        print(dump_manifest(bundle.manifest), end="")
+    else:
+        print("\n".join(describe_bundle(bundle)))
+    return 0
+
+
+def _open(args: argparse.Namespace) -> Engine:
+    return Engine.open(
+        args.bundle, provider=args.provider, device_id=args.device_id, threads=args.threads
+    )
+
+
+def _system(text: str | None) -> list[dict[str, str]]:
+    return [] if text is None else [{"role": "system", "content": text}]
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    try:
+        return read_prompt(args)
+    except OSError as error:
+        raise RequestError(f"--prompt-file {args.prompt_file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"the prompt must be UTF-8 text, but byte {error.start} is not: convert the file"
+        ) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

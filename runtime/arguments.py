@@ -1,0 +1,130 @@
+"""The commands' options: what can be typed, and the request it spells.
+
+In: an argument list. Out: a parsed namespace, and from it the keywords of `Engine.generate`.
+"""
+
+import argparse
+import sys
+from typing import NoReturn
+
+from .request import DEFAULT_MAX_TOKENS, RULES, SPECULATE, Options
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage around it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and exit with status 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def make_parser() -> Parser:
+    """Return the parser of `python -m runtime`."""
+    parser = Parser(
+        prog="python -m runtime",
+        description="Generate text from a bundle: exactly the target model's, sooner.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    generate = commands.add_parser("generate", help="answer one prompt")
+    _add_bundle(generate)
+    _add_prompt(generate)
+    _add_request(generate)
+    generate.add_argument(
+        "--json", action="store_true", help="print one JSON object at the end and nothing else"
+    )
+    chat = commands.add_parser("chat", help="talk in turns; Ctrl-C ends an answer, Ctrl-D the chat")
+    _add_bundle(chat)
+    chat.add_argument("--system", metavar="TEXT", help="system message to begin with")
+    _add_request(chat)
+    info = commands.add_parser("info", help="describe a bundle")
+    info.add_argument("bundle", metavar="BUNDLE", help="folder that the export wrote")
+    info.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    info.add_argument("--verify", action="store_true", help="check every file's SHA-256")
+    return parser
+
+
+def read_options(args: argparse.Namespace) -> Options:
+    """Return the keywords of a generation that the options spell."""
+    return Options(
+        max_tokens=args.max_tokens,
+        stop=args.stop,
+        ignore_eos=args.ignore_eos,
+        seed=args.seed,
+        speculate=args.speculate,
+        k=args.k,
+        stages=args.stages,
+        rule=args.rule,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+        logit_bias=dict(args.logit_bias),
+        min_tokens=args.min_tokens,
+        coupled=args.coupled,
+    )
+
+
+def read_prompt(args: argparse.Namespace) -> str:
+    """Return the prompt's text from the option, the file or standard input.
+
+    Raises:
+        OSError: the file cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    if args.prompt is not None:
+        return str(args.prompt)
+    if args.prompt_file is None or args.prompt_file == "-":
+        return sys.stdin.buffer.read().decode("utf-8")
+    with open(args.prompt_file, "rb") as file:  # noqa: PTH123 - bytes, so that newlines stay
+        return file.read().decode("utf-8")
+
+
+def _add_bundle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", metavar="BUNDLE", help="folder that the export wrote")
+    parser.add_argument("--provider", default="cpu", help="cpu, cuda or tensorrt (default cpu)")
+    parser.add_argument("--device-id", type=int, default=0, metavar="N", help="which GPU")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads (default: usable cores)")
+
+
+def _add_prompt(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT")
+    source.add_argument("--prompt-file", metavar="FILE", help="UTF-8 text; - is standard input")
+    source.add_argument("stdin", nargs="?", choices=["-"], help="read standard input")
+    parser.add_argument("--chat", action="store_true", help="apply the bundle's chat template")
+    parser.add_argument("--system", metavar="TEXT", help="system message, with --chat")
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("generation").add_argument
+    add("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end before it; repeatable")
+    add("--ignore-eos", action="store_true", help="go on after end-of-text tokens")
+    add("--speculate", default="auto", choices=SPECULATE)
+    add("--k", type=int, metavar="N", help="most tokens drafted in a round")
+    add("--stages", type=_names, metavar="A,B", help="drafters, bottom first: lookup, draft, …")
+    add("--rule", default="auto", choices=RULES, help="acceptance rule when sampling")
+    add = parser.add_argument_group("sampling").add_argument
+    add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
+    add("--top-k", type=int, default=0, metavar="K", help="0 is off")
+    add("--top-p", type=float, default=1.0, metavar="P", help="1 is off")
+    add("--min-p", type=float, default=0.0, metavar="P", help="0 is off")
+    add("--repetition-penalty", type=float, default=1.0, metavar="R", help="1 is off")
+    add("--presence-penalty", type=float, default=0.0, metavar="R")
+    add("--frequency-penalty", type=float, default=0.0, metavar="R")
+    add("--logit-bias", type=_bias, action="append", default=[], metavar="ID=BIAS")
+    add("--min-tokens", type=int, default=0, metavar="N")
+    add("--seed", type=int, metavar="N", help="a fresh one by default, reported with --json")
+    add("--coupled", action="store_true", help="a seed's text does not depend on the drafter")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    return int(token), float(bias)
