@@ -22,8 +22,9 @@ find_python() {
             return
         fi
     done
-    found=$(python3 --version 2>&1 || true)
-    fail "forerun needs Python 3.11 or newer, and python3 here is: ${found:-not installed}"
+    found="not installed"
+    command -v python3 >/dev/null && found=$(python3 --version 2>&1)
+    fail "forerun needs Python 3.11 or newer, and python3 here is: $found"
 }
 
 make_environment() {
