@@ -139,11 +139,16 @@ def residual(p: Law, q: Law, *, scale: Any) -> Law:
     """
     gap = _gap(p, q, scale)
     mass = gap.sum()
-    return Law(gap / mass, p.ids) if mass > 0 else p
+    if not mass > 0:
+        return p
+    gap /= mass
+    return Law(gap, p.ids)
 
 
 def _gap(p: Law, q: Law, scale: Any) -> Any:
-    return np.maximum(scale * p.weights - q.over(p), 0)
+    gap = scale * p.weights  # [n], the only new array: the vocabulary may be long
+    gap -= q.over(p)
+    return np.maximum(gap, 0, out=gap)
 
 
 def _ratio(p: Law, q: Law, token: int) -> Any:

@@ -2,12 +2,12 @@
 
 In: a seed and where the draw stands. Out: a uniform number, or one per token of the vocabulary.
 No state: a rejected token, another request in between or a restart leaves no trace in later draws.
-Source: keyed BLAKE2 (RFC 7693) as the counter-based generator for single draws, Philox for vectors.
+Source: keyed BLAKE2 (RFC 7693) as the counter-based generator for single draws, SFC64 for vectors.
 """
 
 import secrets
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from hashlib import blake2b
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _UNIT = 2.0**-53
+_KEPT_POSITIONS = 32
 
 
 class Purpose(IntEnum):
@@ -36,30 +37,46 @@ class Noise:
 
     seed: int
     path: tuple[int, ...] = ()
+    # Draft and target ask for the same positions in turn; a pure function, so only time is saved.
+    _kept: dict[tuple[int, int], NDArray[np.float64]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def inside(self, start: int) -> "Noise":
         """Return the noise of what happens inside the round or level that starts at `start`."""
-        return Noise(self.seed, (*self.path, start))
+        return Noise(self.seed, (*self.path, start), self._kept)
 
     def uniform(self, position: int, purpose: Purpose) -> float:
         """Return a number in [0, 1) for the token at `position`."""
         return (_digest(self.seed, (*self.path, position, purpose)) >> 11) * _UNIT
 
     def exponentials(self, position: int, size: int) -> NDArray[np.float64]:
-        """Return one standard exponential number per token, `[size] float64`.
+        """Return one standard exponential number per token, `[size] float64`, read-only.
 
         They are keyed by (seed, position, token) and by nothing else, so that every level of a
         stack and every request with this seed sees the same ones: −log of them is Gumbel noise.
         """
-        key = _digest(self.seed, (position, Purpose.COUPLED))
-        raw = np.random.Philox(key=key).random_raw(size)
-        uniform = (raw >> np.uint64(11)).astype(np.float64)  # [size], integers below 2^53
-        return -np.log((uniform + 0.5) * _UNIT)
+        key = (position, size)
+        if key not in self._kept:
+            if len(self._kept) == _KEPT_POSITIONS:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = _exponentials(self.seed, position, size)
+        return self._kept[key]
 
 
 def fresh_seed() -> int:
     """Return a seed nobody has used, below 2^53 so that every JSON reader keeps it exact."""
     return secrets.randbits(53)
+
+
+def _exponentials(seed: int, position: int, size: int) -> NDArray[np.float64]:
+    key = _digest(seed, (position, Purpose.COUPLED))
+    numbers = np.random.Generator(np.random.SFC64(key)).random(size)  # [size] in [0, 1)
+    np.subtract(1.0, numbers, out=numbers)
+    np.log(numbers, out=numbers)
+    np.negative(numbers, out=numbers)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def _digest(seed: int, words: tuple[int, ...]) -> int:

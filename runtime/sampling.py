@@ -200,9 +200,12 @@ def make_law(row: Row, settings: Sampling) -> Law:
         scaled = np.where(row == np.inf, 0.0, -np.inf)  # the limit: all mass on the infinities
     else:
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the peak to −inf
-            scaled = (row.astype(np.float64) - float(peak)) / settings.temperature
+            scaled = np.subtract(row, peak, dtype=np.float64)
+            if settings.temperature != 1:
+                scaled /= settings.temperature
     ids = _top_k_ids(scaled, settings.top_k)
-    weights = np.exp(scaled if ids is None else scaled[ids])
+    weights = scaled if ids is None else scaled[ids]
+    np.exp(weights, out=weights)
     weights /= weights.sum()
     law = Law(weights, ids)
     if settings.top_p < 1:
