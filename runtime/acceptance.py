@@ -113,7 +113,7 @@ class MatchRule:
 
     def thresholds(self, p: Laws, _q: Laws, tokens: Sequence[int], /) -> Sequence[Any]:
         """1 where the drafted token is the target's choice, else 0."""
-        return [float(p[i].token_at(0) == x) for i, x in enumerate(tokens)]
+        return [int(p[i].token_at(0) == x) for i, x in enumerate(tokens)]
 
     def accepted(self, held: Sequence[bool]) -> int:
         """Return the number of tests before the first that failed."""

@@ -5,77 +5,67 @@ randomness and the models are replaced.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
-from fakes import ExactSampler, TableModel
+from fakes import TableModel
 from oracle import Oracle, OracleNoise, enumerate_runs
+from stacks import (
+    WRONG_STACKS,
+    Make,
+    Sizes,
+    copy_stack,
+    draft_stack,
+    make_level,
+    match_stack,
+    staged_stack,
+)
 
 import runtime.speculate as speculate_module
 from runtime.acceptance import RULES, Rule
-from runtime.drafters import NoDrafter, Proposal
-from runtime.law import Law
-from runtime.speculate import Level, ModelDrafter, speculate
-from runtime.stats import LevelStats
+from runtime.drafters import NoDrafter
+from runtime.speculate import ModelDrafter, speculate
 
 CONTEXT = [0, 1]
-Build = Callable[[], Level]
+Tokens = tuple[int, ...]
+SMALL = Sizes(vocabulary=2, k=2, inner_k=1)
+STAGED = {
+    f"{outer}-{inner}-{bottom}-{hand_over}": staged_stack(
+        RULES[outer], RULES[inner], bottom, hand_over, SMALL
+    )
+    for outer, inner, bottom, hand_over in product(
+        ("token", "block"), ("token", "block"), ("copy", "draft"), ("fixed", "variable")
+    )
+}
+FLAT = {
+    f"{name}-{rule}": stack(RULES[rule], Sizes())
+    for rule in ("token", "block")
+    for name, stack in {"draft": draft_stack, "copy": copy_stack}.items()
+} | {"draft-match": match_stack(Sizes())}
+RIGHT_STACKS: dict[str, Make] = FLAT | STAGED
 
 
-def make_level(model: TableModel, drafter: Any, rule: Rule, k: int) -> Level:
-    return Level(
-        model=model, drafter=drafter, sampler=ExactSampler(), rule=rule, k=k, stats=LevelStats()
+@pytest.fixture(autouse=True)
+def no_draw_outside_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        speculate_module, "draw", lambda law, uniform: uniform.oracle.draw(law, uniform)
     )
 
 
-def exact_point(token: int) -> Law:
-    return Law(np.array([Fraction(1)]), np.array([token]))
+def emitted_law(make: Make, seed: int, wanted: int) -> dict[Tokens, Fraction]:
+    """Return the law of what rounds emit: of one round, or of the first `wanted` tokens."""
+    law: dict[Tokens, Fraction] = defaultdict(Fraction)
 
-
-class CopyDrafter:
-    """Point masses that depend on the context, like a lookup: sometimes long, sometimes none."""
-
-    name = "copy"
-
-    def __init__(self, seed: int, vocabulary: int = 3) -> None:
-        self.table = TableModel(seed, vocabulary=vocabulary, exact=True)
-
-    def propose(self, context: list[int], k: int, *, noise: object) -> Proposal:
+    def run(oracle: Oracle) -> Tokens:
+        level = make(seed, oracle)
         tokens: list[int] = []
-        while len(tokens) < k:
-            law = self.table.law([*context, *tokens])
-            if law[0] == max(law) and tokens:
-                break
-            tokens.append(law.index(max(law)))
-        return Proposal(tokens, [exact_point(token) for token in tokens])
-
-    def rewind(self, *, to: int) -> None:
-        pass
-
-
-def draft_stack(target_rule: Rule, *, seed: int, k: int, zeros: bool) -> Level:
-    draft = TableModel(seed + 1000, exact=True, zeros=zeros)
-    inner = make_level(draft, NoDrafter(), RULES["token"], 0)
-    target = TableModel(seed, exact=True, zeros=zeros)
-    return make_level(target, ModelDrafter("draft", inner), target_rule, k)
-
-
-def copy_stack(target_rule: Rule, *, seed: int, k: int, zeros: bool) -> Level:
-    target = TableModel(seed, exact=True, zeros=zeros)
-    return make_level(target, CopyDrafter(seed + 2000), target_rule, k)
-
-
-def emitted_law(build: Build, oracle_patch: Any) -> dict[tuple[int, ...], Fraction]:
-    """Return the law of what one round emits."""
-    law: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
-
-    def run(oracle: Oracle) -> tuple[int, ...]:
-        oracle_patch(oracle)
-        level = build()
-        return tuple(speculate(level, CONTEXT, level.k, noise=OracleNoise(oracle)).tokens)
+        while len(tokens) < max(wanted, 1):
+            k = min(level.k, wanted - len(tokens) - 1) if wanted else level.k
+            tokens += speculate(level, [*CONTEXT, *tokens], k, noise=OracleNoise(oracle)).tokens
+        return tuple(tokens)
 
     for probability, tokens in enumerate_runs(run):
         law[tokens] += probability
@@ -83,10 +73,10 @@ def emitted_law(build: Build, oracle_patch: Any) -> dict[tuple[int, ...], Fracti
     return law
 
 
-def local_error(law: dict[tuple[int, ...], Fraction], target: TableModel) -> Fraction:
+def local_error(law: dict[Tokens, Fraction], target: TableModel) -> Fraction:
     """Return max over prefixes of |Pr(L ≥ i, x₁…xᵢ) − Pr(L ≥ i, x₁…xᵢ₋₁) · p(xᵢ | x₁…xᵢ₋₁)|."""
-    reached: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)  # Pr(L ≥ i, x₁…xᵢ)
-    longer: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)  # Pr(L > i, x₁…xᵢ)
+    reached: dict[Tokens, Fraction] = defaultdict(Fraction)  # Pr(L ≥ i, x₁…xᵢ)
+    longer: dict[Tokens, Fraction] = defaultdict(Fraction)  # Pr(L > i, x₁…xᵢ)
     for tokens, probability in law.items():
         for i in range(1, len(tokens) + 1):
             reached[tokens[:i]] += probability
@@ -98,53 +88,56 @@ def local_error(law: dict[tuple[int, ...], Fraction], target: TableModel) -> Fra
     )
 
 
-@pytest.fixture
-def oracle_patch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Oracle], None]:
-    return lambda oracle: monkeypatch.setattr(speculate_module, "draw", oracle.draw)
+def stream_error(law: dict[Tokens, Fraction], target: TableModel) -> Fraction:
+    """Return the total variation between the law of a stream and the target's."""
 
-
-@pytest.mark.parametrize("zeros", [False, True])
-@pytest.mark.parametrize("k", [0, 1, 2, 3])
-@pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("stack", [draft_stack, copy_stack])
-def test_one_round_has_the_local_property(
-    stack: Any, rule: str, k: int, zeros: bool, oracle_patch: Any
-) -> None:
-    for seed in range(4 if k < 3 else 1):
-        target = TableModel(seed, exact=True, zeros=zeros)
-        law = emitted_law(
-            lambda seed=seed: stack(RULES[rule], seed=seed, k=k, zeros=zeros), oracle_patch
-        )
-        assert local_error(law, target) == 0
-
-
-@pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("stack", [draft_stack, copy_stack])
-def test_a_stream_of_tokens_follows_the_target(stack: Any, rule: str, oracle_patch: Any) -> None:
-    wanted = 3
-    law: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
-
-    def run(oracle: Oracle) -> tuple[int, ...]:
-        oracle_patch(oracle)
-        level = stack(RULES[rule], seed=5, k=2, zeros=True)
-        tokens: list[int] = []
-        while len(tokens) < wanted:
-            k = min(level.k, wanted - len(tokens) - 1)
-            tokens += speculate(level, [*CONTEXT, *tokens], k, noise=OracleNoise(oracle)).tokens
-        return tuple(tokens)
-
-    for probability, tokens in enumerate_runs(run):
-        law[tokens] += probability
-    target = TableModel(5, exact=True, zeros=True)
-    for tokens, probability in law.items():
-        expected = Fraction(1)
+    def expected(tokens: Sequence[int]) -> Fraction:
+        probability = Fraction(1)
         for i, token in enumerate(tokens):
-            expected *= target.law([*CONTEXT, *tokens[:i]])[token]
-        assert probability == expected
-    assert sum(law.values()) == 1
+            probability *= target.law([*CONTEXT, *tokens[:i]])[token]
+        return probability
+
+    length = len(next(iter(law)))
+    every = product(range(target.vocabulary), repeat=length)
+    return sum((abs(law.get(t, Fraction(0)) - expected(t)) for t in every), Fraction(0)) / 2
 
 
-def expected_accepted(rule: Rule, oracle_patch: Any) -> Fraction:
+def target_of(make: Make, seed: int) -> TableModel:
+    model: Any = make(seed, Oracle([])).model
+    return model
+
+
+@pytest.mark.parametrize("name", RIGHT_STACKS)
+def test_one_round_has_the_local_property(name: str) -> None:
+    make = RIGHT_STACKS[name]
+    for seed in range(6):
+        assert local_error(emitted_law(make, seed, 0), target_of(make, seed)) == 0
+
+
+@pytest.mark.parametrize("name", RIGHT_STACKS)
+def test_a_stream_of_tokens_follows_the_target(name: str) -> None:
+    make = RIGHT_STACKS[name]
+    for seed in range(2):
+        assert stream_error(emitted_law(make, seed, 3), target_of(make, seed)) == 0
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_other_lengths_have_the_local_property_too(rule: str, k: int) -> None:
+    make = draft_stack(RULES[rule], Sizes(vocabulary=2, k=k))
+    for seed in range(4):
+        assert local_error(emitted_law(make, seed, 0), target_of(make, seed)) == 0
+
+
+@pytest.mark.parametrize("name", WRONG_STACKS)
+def test_the_same_checks_reject_a_wrong_rule(name: str) -> None:
+    make = WRONG_STACKS[name]
+    target = target_of(make, 0)
+    assert local_error(emitted_law(make, 0, 0), target) > 0
+    assert stream_error(emitted_law(make, 0, 3), target) > Fraction(1, 100)
+
+
+def expected_accepted(rule: Rule) -> Fraction:
     """Mean accepted tokens for p = (1/3, 2/3), q = (2/3, 1/3), k = 2, context-free."""
 
     class Fixed(TableModel):
@@ -158,7 +151,6 @@ def expected_accepted(rule: Rule, oracle_patch: Any) -> Fraction:
     third = Fraction(1, 3)
 
     def run(oracle: Oracle) -> int:
-        oracle_patch(oracle)
         inner = make_level(Fixed([2 * third, third]), NoDrafter(), RULES["token"], 0)
         level = make_level(Fixed([third, 2 * third]), ModelDrafter("draft", inner), rule, 2)
         return speculate(level, CONTEXT, 2, noise=OracleNoise(oracle)).accepted
@@ -166,7 +158,7 @@ def expected_accepted(rule: Rule, oracle_patch: Any) -> Fraction:
     return sum((p * accepted for p, accepted in enumerate_runs(run)), Fraction(0))
 
 
-def test_accepted_lengths_match_the_published_values(oracle_patch: Any) -> None:
+def test_accepted_lengths_match_the_published_values() -> None:
     # arXiv 2403.10444, section 3: 10/9 for the token rule and 11/9 for the block rule.
-    assert expected_accepted(RULES["token"], oracle_patch) == Fraction(10, 9)
-    assert expected_accepted(RULES["block"], oracle_patch) == Fraction(11, 9)
+    assert expected_accepted(RULES["token"]) == Fraction(10, 9)
+    assert expected_accepted(RULES["block"]) == Fraction(11, 9)
