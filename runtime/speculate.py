@@ -5,7 +5,7 @@
 inner model's law exactly and carry the rows they were drawn from, so no level needs a special case.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -32,18 +32,44 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One round as a watcher sees it: what was drafted, by which laws it was judged, what stayed.
+
+    `start` is the position of the first token; `p` has one law more than `drafted` has tokens.
+    """
+
+    level: str
+    start: int
+    drafted: Proposal
+    p: list[Law]
+    accepted: int
+    emitted: list[int]
+    seconds: float
+
+
+Watch = Callable[[Verdict], None]
+
+
+def watch_nothing(_verdict: Verdict) -> None:
+    """Look away."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Level:
     """A model, how its laws are made, the rule that guards them, and the drafter below.
 
-    `k` is the most tokens the drafter is asked for in a round of this level.
+    `k` is the most tokens the drafter is asked for in a round of this level; `watch` is told of
+    every round.
     """
 
+    name: str
     model: Model
     drafter: Drafter
     sampler: Sampler
     rule: Rule
     k: int
     stats: LevelStats
+    watch: Watch = watch_nothing
 
     def rewind(self, *, to: int) -> None:
         """Forget everything from position `to` on, here and below."""
@@ -80,15 +106,29 @@ def speculate(level: Level, context: Sequence[int], k: int, *, noise: Noise) -> 
     last = level.rule.last(p, q, drafted.tokens, accepted)
     token = draw(last, here.uniform(start + accepted, Purpose.EMIT))
 
+    emitted = [*drafted.tokens[:accepted], token]
+
     level.rewind(to=start + accepted)
+    ended = perf_counter()
     level.stats.observe(
         drafted=len(drafted.tokens),
         accepted=accepted,
         draft_seconds=proposed - began,
         verify_seconds=verified - proposed,
-        sample_seconds=perf_counter() - verified,
+        sample_seconds=ended - verified,
     )
-    return Round([*drafted.tokens[:accepted], token], p[: accepted + 1], accepted)
+    level.watch(
+        Verdict(
+            level=level.name,
+            start=start,
+            drafted=drafted,
+            p=p,
+            accepted=accepted,
+            emitted=emitted,
+            seconds=ended - began,
+        )
+    )
+    return Round(emitted, p[: accepted + 1], accepted)
 
 
 class ModelDrafter:

@@ -13,10 +13,11 @@ from .model import Model
 from .noise import Noise
 from .request import Request
 from .sampling import Sampler
-from .speculate import Level, ModelDrafter
+from .speculate import Level, ModelDrafter, Watch, watch_nothing
 from .stats import LevelStats
 
 LOOKUP = "lookup"
+TARGET = "target"
 
 # How many tokens a round asks for by default. Even pass widths suit the int4 kernels on CPUs, and
 # a draft model's own steps cost a good part of the target's, so that one token pays best there.
@@ -32,6 +33,7 @@ def make_stack(
     prompt: Sequence[int],
     end_ids: Sequence[int],
     noise: Noise,
+    watch: Watch = watch_nothing,
 ) -> Level:
     """Return the target's level for this request; all caches keep what `prompt` shares with them.
 
@@ -42,6 +44,7 @@ def make_stack(
         prompt: the prompt's token ids.
         end_ids: end-of-text ids.
         noise: the request's noise.
+        watch: told of every round of every level.
 
     Raises:
         RequestError: a stage is neither `lookup` nor a draft of the bundle, or stands too high.
@@ -57,6 +60,7 @@ def make_stack(
         model.align(prompt)
         below = stages[i - 1] if i else None
         level = Level(
+            name=name or TARGET,
             model=model,
             drafter=drafter,
             sampler=Sampler(
@@ -69,6 +73,7 @@ def make_stack(
             rule=_rule(request, below),
             k=_width(request if is_target else None, below),
             stats=LevelStats(),
+            watch=watch,
         )
         drafter = ModelDrafter(name, level)
     return level

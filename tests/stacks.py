@@ -26,6 +26,7 @@ def exact_point(token: int) -> Law:
 
 def make_level(model: TableModel, drafter: Any, rule: Rule, k: int, sampler: Any = None) -> Level:
     return Level(
+        name="level",
         model=model,
         drafter=drafter,
         sampler=sampler or ExactSampler(),
