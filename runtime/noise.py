@@ -75,6 +75,8 @@ def _exponentials(seed: int, position: int, size: int) -> NDArray[np.float64]:
     np.subtract(1.0, numbers, out=numbers)
     np.log(numbers, out=numbers)
     np.negative(numbers, out=numbers)
+    # A draw of exactly 0 would win any race, even for a token of probability zero.
+    np.maximum(numbers, _UNIT, out=numbers)
     numbers.flags.writeable = False
     return numbers
 
