@@ -59,16 +59,17 @@ class Sampling:
         check_whole("top_k", self.top_k, low=0)
         _check_number("top_p", self.top_p, low=0.0, high=1.0)
         _check_number("min_p", self.min_p, low=0.0, high=1.0)
-        _check_number("repetition_penalty", self.repetition_penalty, low=0.0, high=math.inf)
-        if self.repetition_penalty == 0:
-            raise RequestError("repetition_penalty must be above 0 (1 is off), but is 0")
+        # Wider ones leave float32, in which logits are kept.
+        _check_number("repetition_penalty", self.repetition_penalty, low=0.01, high=100.0)
         _check_number("presence_penalty", self.presence_penalty, low=-100.0, high=100.0)
         _check_number("frequency_penalty", self.frequency_penalty, low=-100.0, high=100.0)
         check_whole("min_tokens", self.min_tokens, low=0)
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(f"logit_bias must map token ids to numbers, not {self.logit_bias!r}")
         for token, bias in self.logit_bias.items():
             check_whole("logit_bias token", token, low=0)
             if bias != -math.inf:
-                _check_number("logit_bias", bias, low=-math.inf, high=math.inf)
+                _check_number("logit_bias", bias, low=-1e30, high=1e30)
 
     @property
     def is_greedy(self) -> bool:
@@ -133,7 +134,7 @@ class Sampler:
     def law(self, row: Row, prefix: Sequence[int], length: int) -> Law:
         """Return the law of the token after the first `length` tokens of `prefix`."""
         if not self._is_plain:
-            row = self._adjusted(row, prefix, length)
+            row = self.adjusted(row, prefix, length)
         if self._settings.is_greedy:
             return Law.point(_arg_max(row))
         law = make_law(row, self._settings)
@@ -141,7 +142,8 @@ class Sampler:
             return Law.point(race(law, self._noise.exponentials(length, len(row))))
         return law
 
-    def _adjusted(self, row: Row, prefix: Sequence[int], length: int) -> Row:
+    def adjusted(self, row: Row, prefix: Sequence[int], length: int) -> Row:
+        """Return the row after bias, held back end tokens and penalties, before temperature."""
         row = row.copy()
         row[self._bias_ids] += self._bias
         if length - self._prompt_length < self._settings.min_tokens:
