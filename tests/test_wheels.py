@@ -115,6 +115,8 @@ def test_no_network_is_said_quickly_in_one_line(
     assert time.monotonic() - began < 15
     assert "\n" not in str(caught.value)
     with pytest.raises(NoNetworkError, match="no network"):
+        find_address(part)
+    with pytest.raises(NoNetworkError, match="no network"):
         download_with_pip(part, tmp_path / "x", on_bytes=ignore_bytes)
 
 
