@@ -84,5 +84,5 @@ def race(law: Law, exponentials: NDArray[np.float64]) -> int:
     log p + Gumbel noise (Gumbel-max, arXiv 2408.07978). Equal times go to the lowest id.
     """
     clocks = exponentials if law.ids is None else exponentials[law.ids]
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # both mean: never
         return law.token_at(int(np.argmin(clocks[: len(law.weights)] / law.weights)))

@@ -270,8 +270,6 @@ def _check_number(name: str, value: Any, *, low: float, high: float) -> None:
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not is_number or not low <= value <= high or math.isinf(value):
         span = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
-        if math.isinf(low):
-            span = "finite"
         raise RequestError(f"{name} must be a number, {span}, but is {value!r}")
 
 
