@@ -60,9 +60,9 @@ def compare_answers(
     """
     found: dict[str, list[Difference]] = {_name(options): [] for options in configurations}
     for number, prompt in enumerate(prompts):
-        plain = engine.complete(prompt, **{**settings, "speculate": "off"})
+        plain = engine.complete(prompt, **(settings | {"speculate": "off"}))
         for options in configurations:
-            other = engine.complete(prompt, **{**settings, **options})
+            other = engine.complete(prompt, **(settings | options))
             if other.token_ids != plain.token_ids:
                 found[_name(options)].append(
                     _locate(engine, number, prompt, plain, other, settings)
