@@ -54,7 +54,9 @@ class TokenRule:
 
     def thresholds(self, p: Laws, q: Laws, tokens: Sequence[int], /) -> Sequence[Any]:
         """hᵢ = min(1, pᵢ(xᵢ) / qᵢ(xᵢ))."""
-        return [min(1, _ratio(p[i], q[i], x)) for i, x in enumerate(tokens)]
+        return [
+            _capped_ratio(p[i].probability(x), q[i].probability(x)) for i, x in enumerate(tokens)
+        ]
 
     def accepted(self, held: Sequence[bool]) -> int:
         """Return the number of tests before the first that failed."""
@@ -151,15 +153,18 @@ def _gap(p: Law, q: Law, scale: Any) -> Any:
     return np.maximum(gap, 0, out=gap)
 
 
-def _ratio(p: Law, q: Law, token: int) -> Any:
-    # The token was drawn from q, so q(x) > 0.
-    return p.probability(token) / q.probability(token)
+def _capped_ratio(part: Any, whole: Any) -> Any:
+    """Return min(1, part / whole) without a quotient that no float holds; 0/0 is 0."""
+    if part == 0:
+        return part
+    return part / whole if part < whole else 1
 
 
 def _prefix_weights(p: Laws, q: Laws, tokens: Sequence[int]) -> list[Any]:
     weights: list[Any] = []
     for i, token in enumerate(tokens):
-        weights.append(min(1, (weights[-1] if weights else 1) * _ratio(p[i], q[i], token)))
+        mass = (weights[-1] if weights else 1) * p[i].probability(token)
+        weights.append(_capped_ratio(mass, q[i].probability(token)))
     return weights
 
 

@@ -38,10 +38,15 @@ class Law:
         return self.weights[place] if hit else 0
 
     def over(self, other: "Law") -> NDArray[Any]:
-        """Return this law's probabilities of the tokens that `other` lists, in its order."""
+        """Return this law's probabilities of the tokens that `other` lists, in its order.
+
+        The vocabularies may differ in size: a token that is unknown here has probability zero.
+        """
         if other.ids is None:
             return self._dense(len(other.weights))
         if self.ids is None:
+            if other.ids[-1] >= len(self.weights):
+                return self._dense(int(other.ids[-1]) + 1)[other.ids]
             return self.weights[other.ids]
         places = self.ids.searchsorted(other.ids).clip(max=len(self.ids) - 1)
         return np.where(self.ids[places] == other.ids, self.weights[places], 0)
@@ -51,10 +56,14 @@ class Law:
         return place if self.ids is None else int(self.ids[place])
 
     def _dense(self, size: int) -> NDArray[Any]:
-        if self.ids is None:
+        if self.ids is None and len(self.weights) == size:
             return self.weights
         dense = np.zeros(size, self.weights.dtype)
-        dense[self.ids] = self.weights
+        if self.ids is None:
+            dense[: len(self.weights)] = self.weights[:size]
+        else:
+            known = self.ids < size
+            dense[self.ids[known]] = self.weights[known]
         return dense
 
 

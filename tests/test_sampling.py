@@ -18,7 +18,8 @@ V = 12
 LEVELS = st.sampled_from([-np.inf, -3.0, 0.0, 1.0, 2.5])  # many ties
 ROWS = st.one_of(
     st.lists(LEVELS, min_size=1, max_size=V),
-    st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=V),
+    # Steps of 1/64, so that unequal logits are unequal shares at every temperature.
+    st.lists(st.integers(-2000, 2000).map(lambda n: n / 64), min_size=1, max_size=V),
 ).map(lambda row: np.array(row, np.float32))
 TEMPERATURES = st.sampled_from([1e-9, 0.3, 1.0, 1.7, 1e6])
 TOP_KS = st.sampled_from([0, 1, 2, 3, 5, V, 10 * V])
