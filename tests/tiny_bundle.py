@@ -27,9 +27,19 @@ END = 3  # the token "d" ends a text
 
 
 def make_graph(
-    path: Path, *, seed: int, vocabulary: int, context: int, sharpness: float, distance: float
+    path: Path,
+    *,
+    seed: int,
+    vocabulary: int,
+    context: int,
+    sharpness: float,
+    distance: float,
+    padding: int = 0,
 ) -> None:
-    """Write a one-layer decoder with random weights, `distance` away from those of its seed."""
+    """Write a one-layer decoder with random weights, `distance` away from those of its seed.
+
+    `padding` more columns of logits stand for no token and are the largest of all.
+    """
     heads, kv_heads, dim = 2, 1, 16  # the operator rotates multiples of 16
     width = heads * dim
     rng, other = np.random.default_rng(seed), np.random.default_rng([seed, 1])
@@ -47,6 +57,8 @@ def make_graph(
         scale = 1.0 if name == "embedding" else width**-0.5
         weights[name] = (own * scale).astype(np.float32)
     weights["head"] *= np.float32(sharpness)
+    weights["head"] = np.pad(weights["head"], ((0, 0), (0, padding)))
+    weights["shift"] = np.repeat(np.float32([0, 1e4]), [vocabulary, padding])
     angles = np.outer(np.arange(context), 0.5 ** np.arange(dim // 2)).astype(np.float32)
     weights |= {"cos": np.cos(angles), "sin": np.sin(angles)}
 
@@ -72,7 +84,8 @@ def make_graph(
         node("MatMul", ["mixed", "to_output"], ["added"]),
         node("Add", ["hidden", "added"], ["last"]),
         node("Gather", ["last", "logit_rows"], ["rows"], axis=1),
-        node("MatMul", ["rows", "head"], ["logits"]),
+        node("MatMul", ["rows", "head"], ["scores"]),
+        node("Add", ["scores", "shift"], ["logits"]),
     ]
     value = helper.make_tensor_value_info
     cache = [1, kv_heads, "capacity", dim]
@@ -88,7 +101,7 @@ def make_graph(
             value("past.0.value", TensorProto.FLOAT, cache),
         ],
         [
-            value("logits", TensorProto.FLOAT, [1, "rows", vocabulary]),
+            value("logits", TensorProto.FLOAT, [1, "rows", vocabulary + padding]),
             value("present.0.key", TensorProto.FLOAT, cache),
             value("present.0.value", TensorProto.FLOAT, cache),
         ],
@@ -118,22 +131,43 @@ def make_bundle(
     context: int = 64,
     sharpness: float = 1.0,
     end_ids: tuple[int, ...] = (END,),
+    distance: float = 0.3,
+    draft_context: int | None = None,
+    padding: tuple[int, ...] = (0,),
 ) -> Path:
-    """Write a whole bundle and return its folder. Drafts resemble the target, each less."""
+    """Write a whole bundle and return its folder. Drafts resemble the target, each less.
+
+    Args:
+        folder: where to write.
+        seed: of the weights.
+        drafts: number of draft models.
+        vocabulary: number of tokens.
+        context: of the target, and of the drafts unless `draft_context` says otherwise.
+        sharpness: factor of the logits.
+        end_ids: tokens that end a text.
+        distance: how far each draft is from the model above it; 0 makes them equal.
+        draft_context: of the drafts.
+        padding: columns of logits beyond the vocabulary, by model; the last holds for the rest.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     make_tokenizer(folder / "tokenizer.json", vocabulary=vocabulary)
     names = ["target", *[f"draft{i}" if i else "draft" for i in range(drafts)]]
     models = []
     for i, name in enumerate(names):
+        own_context = (draft_context or context) if i else context
+        own_padding = padding[min(i, len(padding) - 1)]
         make_graph(
             folder / name / "model.onnx",
             seed=seed,
-            distance=0.3 * i,
+            distance=distance * i,
             vocabulary=vocabulary,
-            context=context,
+            context=own_context,
             sharpness=sharpness,
+            padding=own_padding,
         )
-        models.append(_entry(name, vocabulary=vocabulary, context=context))
+        models.append(
+            make_entry(name, vocabulary=vocabulary, context=own_context, padding=own_padding)
+        )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = Manifest(
         producer="tests",
@@ -146,7 +180,8 @@ def make_bundle(
     return folder
 
 
-def _entry(name: str, *, vocabulary: int, context: int) -> ModelEntry:
+def make_entry(name: str, *, vocabulary: int, context: int, padding: int = 0) -> ModelEntry:
+    """Return what the manifest says of a graph by `make_graph`."""
     return ModelEntry(
         name=name,
         role="target" if name == "target" else "draft",
@@ -154,7 +189,7 @@ def _entry(name: str, *, vocabulary: int, context: int) -> ModelEntry:
         flavour="fused",
         precision="float32",
         architecture="tiny",
-        logits=vocabulary,
+        logits=vocabulary + padding,
         embeddings=vocabulary,
         context=context,
         cache=CacheLayout(layers=1, kv_heads=1, head_dim=16, dtype="float32"),

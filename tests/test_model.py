@@ -1,0 +1,209 @@
+"""A graph with its cache: however tokens are fed, the same logits; and no stale memory is read."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_bundle import make_entry, make_graph
+
+import runtime.model as model_module
+from runtime.errors import BundleError, CapacityError, ForerunError
+from runtime.model import OnnxModel
+
+VOCABULARY = 16
+CONTEXT = 700
+TOKENS = np.random.default_rng(0).integers(0, VOCABULARY, CONTEXT).tolist()
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    path = tmp_path_factory.mktemp("graph") / "model.onnx"
+    shape = {"vocabulary": VOCABULARY, "context": CONTEXT, "padding": 3}
+    make_graph(path, seed=0, sharpness=1.0, distance=0.0, **shape)
+    return path
+
+
+@pytest.fixture
+def open_model(graph):
+    def make(**changes):
+        entry = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT, padding=3)
+        entry = type(entry)(**{**vars(entry), **changes})
+        return OnnxModel.open(graph, entry, threads=1)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def model(graph):
+    entry = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT, padding=3)
+    return OnnxModel.open(graph, entry, threads=1)
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    """The logits of every position, by single steps from an empty cache."""
+    model.rewind(to=0)
+    rows = [model.score(TOKENS[:n], 1)[0].copy() for n in range(1, CONTEXT + 1)]
+    model.rewind(to=0)
+    return np.array(rows)
+
+
+def near(actual, wanted):
+    return np.abs(actual - wanted).max() < 1e-5
+
+
+def test_one_pass_is_single_steps(model, expected):
+    model.rewind(to=0)
+    assert near(model.score(TOKENS, CONTEXT), expected)
+    assert model.length == CONTEXT
+
+
+@pytest.mark.parametrize("length", [1, 2, 255, 256, 257, 511, 512, 513, CONTEXT])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_the_last_rows_of_a_prompt_in_pieces(model, expected, monkeypatch, length, rows):
+    rows = min(rows, length)
+    for chunk in (512, 100, 7, 1):
+        monkeypatch.setattr(model_module, "_PREFILL_CHUNK", chunk)
+        model.rewind(to=0)
+        logits = model.score(TOKENS[:length], rows)
+        assert logits.shape[0] == rows
+        assert near(logits, expected[length - rows : length])
+        assert model.cache.tokens == TOKENS[:length]
+
+
+def test_a_long_prompt_never_needs_a_large_attention_buffer(model, monkeypatch):
+    fed = []
+    monkeypatch.setattr(model_module, "_ATTENTION_CELLS", 4000)
+    real = model._feed
+    monkeypatch.setattr(model, "_feed", lambda new, rows: fed.append(len(new)) or real(new, rows))
+    model.rewind(to=0)
+    model.score(TOKENS[:400], 3)
+    assert sum(fed) == 400
+    assert max(fed) * 400 <= 4000
+
+
+@given(data=st.data())
+def test_any_order_of_feeding_and_rewinding_gives_the_same_logits(model, expected, data):
+    model.rewind(to=0)
+    for _ in range(4):
+        length = data.draw(st.integers(1, 300))
+        rows = data.draw(st.integers(1, min(length, 6)))
+        logits = model.score(TOKENS[:length], rows)
+        assert near(logits, expected[length - rows : length])
+        assert model.length == length
+        model.rewind(to=data.draw(st.integers(0, length + 3)))
+        assert model.length <= length
+
+
+def test_what_was_fed_before_a_rewind_leaves_no_trace(model, expected):
+    model.rewind(to=0)
+    model.score([*TOKENS[:20], *reversed(TOKENS[:30])], 4)
+    model.rewind(to=20)
+    assert near(model.score(TOKENS[:40], 20), expected[20:40])
+
+
+def test_rows_that_were_fed_already_are_fed_again(model, expected):
+    model.rewind(to=0)
+    model.score(TOKENS[:30], 1)
+    assert near(model.score(TOKENS[:30], 5), expected[25:30])
+    assert near(model.score(TOKENS[:10], 2), expected[8:10])
+    assert model.length == 10
+
+
+@pytest.mark.parametrize("poison", [1e9, np.nan])
+def test_memory_beyond_the_length_is_never_read(open_model, expected, poison):
+    model = open_model()
+    for start in (0, 5, 100, 256, 300):
+        model.score(TOKENS[: max(start, 1)], 1)
+        model.rewind(to=start)
+        for tensor in model.cache.named("past").values():
+            tensor.numpy()[:, :, start:] = poison
+        assert near(model.score(TOKENS[: start + 4], 4), expected[start : start + 4])
+
+
+def test_a_growing_cache_keeps_its_contents(open_model, expected):
+    model = open_model()
+    assert model.cache.capacity == 256
+    sizes = []
+    for length in (250, 256, 257, 300, 512, 513, CONTEXT):
+        assert near(model.score(TOKENS[:length], 3), expected[length - 3 : length])
+        sizes.append((model.cache.capacity, model.cache.generation))
+        assert model.cache.bytes == 2 * 4 * 16 * model.cache.capacity
+    assert sizes == [(256, 0), (256, 0), (512, 1), (512, 1), (512, 1), (700, 2), (700, 2)]
+
+
+def test_past_the_context_nothing_is_fed(model, expected):
+    model.rewind(to=0)
+    model.score(TOKENS[:20], 1)
+    with pytest.raises(CapacityError, match="holds 700 tokens, but 701"):
+        model.score([*TOKENS, 0], 1)
+    assert model.cache.tokens == TOKENS[:20]
+    assert near(model.score(TOKENS[:22], 2), expected[20:22])
+
+
+def test_bindings_are_made_once_per_shape_and_again_after_a_move(open_model):
+    model = open_model()
+    made = []
+    bind = model.session.bind
+    model.session.bind = lambda *args: made.append(1) or bind(*args)
+    for _ in range(3):
+        model.rewind(to=0)
+        for length, rows in ((10, 1), (11, 1), (14, 3), (17, 3)):
+            model.score(TOKENS[:length], rows)
+    assert len(made) == 3  # (10, 1), (1, 1), (3, 3)
+    model.score(TOKENS[:300], 1)
+    assert len(made) == 4
+    model.score(TOKENS[:301], 1)
+    assert len(made) == 5
+
+
+def test_few_bindings_are_kept(open_model, expected):
+    model = open_model()
+    for length in [*range(1, 80), *range(1, 80)]:
+        model.rewind(to=0)
+        assert near(model.score(TOKENS[:length], 1)[0], expected[length - 1])
+    assert len(model._bindings) == model_module._KEPT_BINDINGS
+
+
+def test_align_keeps_what_is_shared(model):
+    model.rewind(to=0)
+    model.score(TOKENS[:20], 1)
+    other = [*TOKENS[:12], (TOKENS[12] + 1) % VOCABULARY, *TOKENS[13:20]]
+    assert model.align(other) == model.length == 12
+    assert model.align(TOKENS[:5]) == model.length == 5
+    assert model.align(TOKENS) == model.length == 5
+    assert model.align([]) == model.length == 0
+
+
+def test_padded_columns_are_not_part_of_the_logits(graph, model):
+    assert model.score(TOKENS[:3], 2).shape == (2, VOCABULARY + 3)  # opened by itself: all of them
+    entry = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT, padding=3)
+    bounded = OnnxModel(
+        graph, entry, vocabulary=VOCABULARY, provider=model.session.provider, threads=1
+    )
+    logits = bounded.score(TOKENS[:3], 2)
+    assert logits.shape == (2, VOCABULARY)
+    assert logits.max() < 1e3
+
+
+def test_a_graph_with_other_inputs_than_promised_is_refused(open_model):
+    cache = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT).cache
+    more = type(cache)(**{**vars(cache), "layers": 2})
+    with pytest.raises(BundleError, match=r"inputs that its manifest promises .*past\.1\.key"):
+        open_model(cache=more)
+
+
+@pytest.mark.parametrize("changes", [{"head_dim": 32}, {"kv_heads": 2}, {"dtype": "float16"}])
+def test_a_cache_of_another_shape_than_promised_is_one_clear_error(open_model, changes):
+    cache = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT).cache
+    with pytest.raises(ForerunError):
+        open_model(cache=type(cache)(**{**vars(cache), **changes})).score([1, 2], 1)
+
+
+def test_a_failed_run_feeds_nothing(open_model, expected):
+    model = open_model()
+    model.score(TOKENS[:5], 1)
+    with pytest.raises(ForerunError, match="ONNX Runtime failed"):
+        model.score([*TOKENS[:5], VOCABULARY + 100], 1)
+    assert model.cache.tokens == TOKENS[:5]
+    assert near(model.score(TOKENS[:7], 2), expected[5:7])
