@@ -18,7 +18,7 @@ from time import perf_counter
 import numpy as np
 
 from export.progress import Progress, Stage
-from runtime import Engine, ForerunError, PromptTooLongError
+from runtime import Engine, ForerunError
 from runtime.acceptance import TokenRule
 from runtime.arguments import Parser
 from runtime.generation import generate_chunks
@@ -31,10 +31,8 @@ from runtime.speculate import Verdict
 from runtime.stack import TARGET, make_stack
 from runtime.text import TextStream
 
-from .errors import ToolError
 from .evidence import Evidence, Score
-from .parity import compare_answers
-from .prompt_sets import read_questions
+from .parity import compare_answers, encode_questions
 
 REJECT_BELOW = 1e-4
 DEFAULT_TOKENS = 40_000
@@ -139,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
 def certify(engine: Engine, args: argparse.Namespace, progress: Progress) -> Certificate:
     """Run every check of the certificate on an open engine."""
     began = perf_counter()
-    prompts = _prompts(engine, args)
+    prompts = encode_questions(engine, args.prompts)
     stack: Options = {} if args.k is None else {"k": args.k}
     if args.stages:
         stack["stages"] = args.stages
@@ -307,26 +305,6 @@ def _watch_answer(
         if seen:
             evidence.add(seen.pop(), request=answer, kept=len(chunk.token_ids))
     return level.rule.name
-
-
-def _prompts(engine: Engine, args: argparse.Namespace) -> list[list[int]]:
-    encoded = []
-    for question in read_questions(args.prompts):
-        text = question.turns[0]
-        try:
-            encoded.append(
-                engine.encode(messages=[{"role": "user", "content": text}])
-                if engine.has_chat_template
-                else engine.encode(text)
-            )
-        except PromptTooLongError:
-            continue
-    if not encoded:
-        raise ToolError(
-            f"no prompt fits the context of {engine.target.context} tokens: give shorter ones "
-            "with --prompts"
-        )
-    return encoded
 
 
 def _versions(engine: Engine) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Compare answers with speculation on and off, token by token.
+"""Compare answers with speculation on and off: `python -m tools.parity BUNDLE`.
 
 In: an engine, prompts and settings whose text must not depend on the drafter (greedy or coupled).
 Out: how many agree, and for each that does not the first differing place with its margin: how far
@@ -6,16 +6,25 @@ the two best choices were apart there. Graph kernels may round differently for d
 rows; a margin within that rounding is a tie, anything above it is a fault.
 """
 
+import argparse
+import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Unpack
 
 import numpy as np
 
-from runtime import Completion, Engine
+from export.progress import Progress
+from runtime import Completion, Engine, ForerunError, PromptTooLongError
+from runtime.arguments import Parser
 from runtime.noise import Noise
 from runtime.request import Options, make_request
 from runtime.sampling import Sampler, make_law
+from runtime.stack import LOOKUP
+
+from .errors import ToolError
+from .prompt_sets import read_questions
 
 # Rounding between pass widths was seen up to 1e-5 of the logits; ties closer than this are fair.
 TIE_MARGIN = 1e-3
@@ -70,6 +79,97 @@ def compare_answers(
     return found
 
 
+def encode_questions(
+    engine: Engine, path: Path | None, *, limit: int | None = None
+) -> list[list[int]]:
+    """Return the first turns of a prompt file as token ids, those that fit the context.
+
+    Args:
+        engine: encodes them, by its chat template where it has one.
+        path: JSONL with turns; `None` reads our own prompts.
+        limit: how many questions to take, evenly over their categories.
+
+    Raises:
+        ToolError: no prompt fits.
+    """
+    encoded = []
+    for question in read_questions(path, limit=limit):
+        text = question.turns[0]
+        try:
+            encoded.append(
+                engine.encode(messages=[{"role": "user", "content": text}])
+                if engine.has_chat_template
+                else engine.encode(text)
+            )
+        except PromptTooLongError:
+            continue
+    if not encoded:
+        raise ToolError(
+            f"no prompt fits the context of {engine.target.context} tokens: give shorter ones "
+            "with --prompts"
+        )
+    return encoded
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Compare and return 0 if no answer differs but at ties."""
+    args = _make_parser().parse_args(argv)
+    progress = Progress(quiet=args.quiet)
+    found: dict[str, list[Difference]] = {}
+    try:
+        with Engine.open(args.bundle, threads=args.threads) as engine:
+            prompts = encode_questions(engine, args.prompts, limit=args.limit)
+            stacks = args.stages or [[LOOKUP], *([name] for name in engine.drafts)]
+            configurations = [Options(stages=stack, k=k) for stack in stacks for k in args.k]
+            settings = Options(max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)
+            if args.coupled:
+                settings |= {"coupled": True, "temperature": args.coupled, "seed": 1}
+            with progress.stage("comparing", total=len(prompts)) as stage:
+                for i, prompt in enumerate(prompts):
+                    here = compare_answers(engine, [prompt], configurations, **settings)
+                    for name, differences in here.items():
+                        found.setdefault(name, []).extend(
+                            replace(difference, prompt=i) for difference in differences
+                        )
+                    stage.advance(1)
+    except ForerunError as error:
+        print(f"parity: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    for name, differences in found.items():
+        print(f"{name}: {len(prompts) - len(differences)} of {len(prompts)} answers equal")
+        for difference in differences:
+            print(f"  {difference}")
+    return 0 if all(d.is_tie for differences in found.values() for d in differences) else 1
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m tools.parity", description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("bundle", metavar="BUNDLE", type=Path, help="folder that the export wrote")
+    add("--prompts", type=Path, metavar="FILE", help="JSONL with turns; by default our own")
+    add("--limit", type=int, default=20, metavar="N", help="how many prompts (default 20)")
+    add("--max-tokens", type=int, default=100, metavar="N", help="per answer (default 100)")
+    add("--k", type=_widths, default=[1, 2, 4, 8], metavar="A,B", help="default 1,2,4,8")
+    add(
+        "--stages",
+        type=lambda text: text.split(","),
+        action="append",
+        metavar="A,B",
+        help="drafters, bottom first; repeatable; by default each by itself",
+    )
+    add("--coupled", type=float, metavar="T", help="sample coupled at this temperature")
+    add("--ignore-eos", action="store_true", help="go on after end-of-text tokens")
+    add("--threads", type=int, metavar="N")
+    add("--quiet", action="store_true", help="no progress on standard error")
+    return parser
+
+
+def _widths(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
 def _name(options: Options) -> str:
     stages = ",".join(options.get("stages") or ["default stages"])
     k = options.get("k")
@@ -120,3 +220,7 @@ def _margin(engine: Engine, prefix: list[int], prompt_length: int, settings: Opt
             scores = np.log(law.weights) - np.log(noise.exponentials(len(prefix), len(row))[ids])
     best = np.sort(scores)[-2:]
     return float(best[-1] - best[0]) if len(best) == 2 else float("inf")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
