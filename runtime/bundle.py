@@ -12,6 +12,7 @@ from .errors import BundleError
 from .manifest import MANIFEST_NAME, FileEntry, Manifest, ModelEntry, parse_manifest
 
 _READ_BYTES = 1 << 20
+_LONGEST_PATH = 1000
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,13 @@ class Bundle:
         return self.folder / self.manifest.tokenizer.file
 
     def chat_template(self) -> str | None:
-        """Return the chat template's text, or `None` when the checkpoint had none."""
+        """Return the chat template's text, or `None` when the checkpoint had none.
+
+        Raises:
+            BundleError: the file cannot be read as text.
+        """
         name = self.manifest.tokenizer.chat_template
-        return None if name is None else (self.folder / name).read_text(encoding="utf-8")
+        return None if name is None else _read_text(self.folder / name)
 
     def weight_bytes(self, model: ModelEntry) -> int:
         """Return how many bytes a model's graph and weights take on the disk."""
@@ -56,7 +61,10 @@ def open_bundle(path: str | Path, *, verify_hashes: bool = False) -> Bundle:
     manifest = parse_manifest(_read_manifest(folder))
     listed = {file.path for file in manifest.files}
     for file in manifest.files:
-        _check_file(folder, file)
+        try:
+            _check_file(folder, file)
+        except OSError as error:
+            raise BundleError(f"{folder / file.path} cannot be read: {error.strerror}") from None
     for name in _referenced(manifest):
         if name not in listed:
             raise BundleError(
@@ -74,20 +82,27 @@ def _read_manifest(folder: Path) -> str:
         what = "is a file" if folder.exists() else "does not exist"
         raise BundleError(f"{folder} {what}: give the folder that  python -m export  wrote")
     try:
-        return (folder / MANIFEST_NAME).read_text(encoding="utf-8")
+        return _read_text(folder / MANIFEST_NAME)
     except FileNotFoundError:
         raise BundleError(
             f"{folder} holds no {MANIFEST_NAME}: it is no bundle, or an export into it was "
             "interrupted; export it again"
         ) from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
     except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"{folder / MANIFEST_NAME} cannot be read: {error}") from None
+        raise BundleError(f"{path} cannot be read: {error}") from None
 
 
 def _referenced(manifest: Manifest) -> list[str]:
     template = manifest.tokenizer.chat_template
     names = [model.graph for model in manifest.models]
-    return [*names, manifest.tokenizer.file, *([template] if template else [])]
+    return [*names, manifest.tokenizer.file, *([] if template is None else [template])]
 
 
 def _check_file(folder: Path, file: FileEntry) -> None:
@@ -116,10 +131,10 @@ def _check_path(folder: Path, name: str) -> None:
     windows = PureWindowsPath(name)
     parts = name.split("/")
     escapes = windows.drive or windows.root or "\\" in name or "\0" in name or ".." in parts
-    if escapes or not name or any(part in ("", ".") for part in parts):
+    if escapes or len(name) > _LONGEST_PATH or any(part in ("", ".") for part in parts):
         raise BundleError(
-            f"{folder / MANIFEST_NAME} lists the path {name!r}, which is not a plain path inside "
-            "the bundle: do not use this bundle"
+            f"{folder / MANIFEST_NAME} lists the path {name[:80]!r}, which is not a plain path "
+            "inside the bundle: do not use this bundle"
         )
 
 

@@ -124,7 +124,7 @@ def parse_manifest(text: str) -> Manifest:
     """
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(
             f"{MANIFEST_NAME} is not valid JSON ({error}): the file is damaged; export it again"
         ) from None
@@ -143,7 +143,7 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def _check_version(version: object) -> None:
-    if version == FORMAT_VERSION and not isinstance(version, bool):
+    if type(version) is int and version == FORMAT_VERSION:
         return
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise BundleError(
