@@ -3,23 +3,13 @@
 import runtime
 from runtime.request import Options
 
+NAMES = """BundleError CapacityError Chunk Completion Engine EngineClosedError ForerunError
+PromptTooLongError ProviderError RequestError StageSeconds Stats"""
 
-def test_public_names():
-    assert (
-        sorted(runtime.__all__)
-        == (
-            "BundleError CapacityError Chunk Completion Engine EngineClosedError ForerunError "
-            "PromptTooLongError ProviderError RequestError StageSeconds Stats"
-        ).split()
-    )
+OPTIONS = """coupled frequency_penalty ignore_eos k logit_bias max_tokens min_p min_tokens
+presence_penalty repetition_penalty rule seed speculate stages stop temperature top_k top_p"""
 
 
-def test_option_names():
-    assert (
-        sorted(Options.__annotations__)
-        == (
-            "coupled frequency_penalty ignore_eos k logit_bias max_tokens min_p min_tokens "
-            "presence_penalty repetition_penalty rule seed speculate stages stop temperature top_k "
-            "top_p"
-        ).split()
-    )
+def test_the_public_names_are_these():
+    assert sorted(runtime.__all__) == NAMES.split()
+    assert sorted(Options.__annotations__) == OPTIONS.split()
