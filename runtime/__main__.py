@@ -108,8 +108,11 @@ def _show(chunks: Iterator[Chunk], shown: list[str]) -> None:
         for chunk in chunks:
             print(chunk.text, end="", flush=True)
             shown.append(chunk.text)
-    finally:
-        print(flush=True)
+    except BaseException:
+        if shown:
+            print(flush=True)
+        raise
+    print(flush=True)
 
 
 def _info(args: argparse.Namespace) -> int:

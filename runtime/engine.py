@@ -21,6 +21,7 @@ from .model import OnnxModel
 from .noise import Noise
 from .providers import count_threads, make_provider
 from .request import Options, Request, make_request
+from .sampling import check_bias
 from .stack import make_stack, name_stages
 from .stats import Stats
 from .template import ChatTemplate
@@ -213,6 +214,7 @@ class Engine:
         ids = self.encode(prompt, messages=messages)
         request = make_request(options)
         name_stages(self.drafts, request)
+        check_bias(request.sampling.logit_bias, self.target.vocabulary)
         return request, ids
 
     def _encode(self, prompt: str | Sequence[int] | None, messages: Messages | None) -> list[int]:

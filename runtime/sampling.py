@@ -109,7 +109,7 @@ class Sampler:
         self._prompt_length = prompt_length
         self._noise = noise
         self._end_ids = np.array(end_ids, np.int64)
-        _check_bias(settings.logit_bias, vocabulary)
+        check_bias(settings.logit_bias, vocabulary)
         self._bias_ids = np.array(list(settings.logit_bias), np.int64)
         self._bias = np.array(list(settings.logit_bias.values()), np.float32)
         self._counts = _Counts(prompt_length)
@@ -273,7 +273,12 @@ def _check_number(name: str, value: Any, *, low: float, high: float) -> None:
         raise RequestError(f"{name} must be a number, {span}, but is {value!r}")
 
 
-def _check_bias(bias: Mapping[int, float], vocabulary: int) -> None:
+def check_bias(bias: Mapping[int, float], vocabulary: int) -> None:
+    """Refuse a bias on a token outside the vocabulary.
+
+    Raises:
+        RequestError: names the token.
+    """
     for token in bias:
         if token >= vocabulary:
             raise RequestError(

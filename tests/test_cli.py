@@ -1,0 +1,150 @@
+"""The commands, run in this process over a tiny bundle."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_bundle import make_bundle
+
+from runtime.__main__ import main
+
+PROMPT = ["--prompt", "abca"]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_bundle(tmp_path_factory.mktemp("cli") / "mö dèl 模型 #1"))
+
+
+def test_json_is_one_object_and_nothing_else(bundle: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["generate", bundle, *PROMPT, "--json", "--max-tokens", "5", "--k", "2"]) == 0
+    out = capsys.readouterr().out
+    answer = json.loads(out)
+    assert out.count("\n") == 1
+    assert list(answer) == [
+        *("text", "token_ids", "prompt_tokens", "finish_reason", "stats", "seed"),
+    ]
+    assert set(answer["stats"]) == {
+        *("target_passes", "drafted", "tested", "accepted", "mean_accepted_length"),
+        *("acceptance_rate", "time_to_first_token_s", "decode_tokens_per_s", "stage_seconds"),
+    }
+    assert set(answer["stats"]["stage_seconds"]) == {"draft", "verify", "sample", "other"}
+    assert answer["prompt_tokens"] == 4
+    assert len(answer["token_ids"]) == 5
+    assert answer["stats"]["drafted"] > 0
+
+
+def test_streamed_text_equals_the_json_text(bundle: str, capsys: pytest.CaptureFixture) -> None:
+    sampling = ["--temperature", "1", "--seed", "5", "--max-tokens", "12", "--ignore-eos"]
+    main(["generate", bundle, *PROMPT, *sampling])
+    streamed = capsys.readouterr().out
+    main(["generate", bundle, *PROMPT, *sampling, "--json"])
+    assert streamed == json.loads(capsys.readouterr().out)["text"] + "\n"
+
+
+def test_a_prompt_comes_from_a_file_or_standard_input(
+    bundle: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "prompt.txt").write_bytes(b"abca")
+    asked = ["--max-tokens", "6", "--speculate", "off"]
+    main(["generate", bundle, *PROMPT, *asked])
+    expected = capsys.readouterr().out
+    main(["generate", bundle, "--prompt-file", str(tmp_path / "prompt.txt"), *asked])
+    assert capsys.readouterr().out == expected
+    for spelled in (["-"], ["--prompt-file", "-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abca")))
+        assert main(["generate", bundle, *spelled, *asked]) == 0
+        assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (["--temperature", "nan"], "temperature"),
+        (["--temperature", "-1"], "temperature"),
+        (["--top-p", "1.5"], "top_p"),
+        (["--top-k", "-1"], "top_k"),
+        (["--max-tokens", "-1"], "max_tokens"),
+        (["--stop", ""], "stop"),
+        (["--stages", "nobody"], "nobody"),
+        (["--k", "1000"], "k must be at most"),
+        (["--seed", "-1"], "seed"),
+        (["--logit-bias", "999=1"], "999"),
+        (["--threads", "0"], "threads"),
+        (["--chat"], "chat template"),
+        (["--system", "x"], "--chat"),
+        (["--prompt-file", "/nowhere/at all"], "not allowed with"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence_and_exit_2(
+    bundle: str, wrong: list[str], named: str, capsys: pytest.CaptureFixture
+) -> None:
+    try:
+        status = main(["generate", bundle, *PROMPT, *wrong])
+    except SystemExit as left:
+        status = int(str(left.code))
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert named in err
+
+
+@pytest.mark.parametrize("text", ["x", "1=2=3", "0.5", ""])
+def test_text_where_a_number_is_due_exits_2(
+    bundle: str, text: str, capsys: pytest.CaptureFixture
+) -> None:
+    for option in ("--temperature", "--top-k", "--logit-bias"):
+        if option == "--temperature" and text == "0.5":
+            continue
+        with pytest.raises(SystemExit) as left:
+            main(["generate", bundle, *PROMPT, option, text])
+        assert left.value.code == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert option in err
+
+
+def test_a_prompt_file_must_exist_and_be_utf8(
+    bundle: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["generate", bundle, "--prompt-file", str(tmp_path / "absent")]) == 2
+    assert "absent" in capsys.readouterr().err
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    assert main(["generate", bundle, "--prompt-file", str(tmp_path / "latin")]) == 2
+    assert "UTF-8" in capsys.readouterr().err
+
+
+def test_a_missing_bundle_or_provider_exits_1(
+    bundle: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["generate", str(tmp_path / "none"), *PROMPT]) == 1
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["generate", bundle, *PROMPT, "--provider", "npu"]) == 1
+    assert "cpu, cuda, tensorrt" in capsys.readouterr().err
+
+
+def test_info_describes_the_bundle(bundle: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["info", bundle, "--verify"]) == 0
+    text = capsys.readouterr().out
+    assert bundle in text
+    assert "target 'target'" in text
+    assert "draft 'draft'" in text
+    assert main(["info", bundle, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["format_version"] == 1
+
+
+def test_a_reader_that_goes_away_is_no_traceback(bundle: str) -> None:
+    command = [sys.executable, "-m", "runtime", "generate", bundle, *PROMPT, "--ignore-eos"]
+    with subprocess.Popen(
+        [*command, "--max-tokens", "50"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
