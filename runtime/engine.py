@@ -190,9 +190,9 @@ class Engine:
         An answer that another thread reads is waited for; one that this thread has not read to
         its end is over: reading on raises `EngineClosedError`.
         """
-        if self._is_closed:
-            return
-        with nullcontext() if self._holder == get_ident() else self._turn():
+        with nullcontext() if self._holder == get_ident() else self._lock:
+            if self._is_closed:
+                return
             self._is_closed = True
             self.drafts.clear()
             del self.target
@@ -278,7 +278,7 @@ class Engine:
 
 
 def _check_ids(ids: object, vocabulary: int) -> list[int]:
-    if not isinstance(ids, Sequence):
+    if not isinstance(ids, Sequence) or isinstance(ids, bytes | bytearray):
         raise RequestError(f"prompt must be a text or a list of token ids, but is {ids!r}")
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:

@@ -5,7 +5,7 @@ In: the keywords of `Engine.generate` (the command's options with underscores). 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypedDict
 
 from .errors import RequestError
@@ -97,7 +97,7 @@ def make_request(options: Options) -> Request:
         rule=options.get("rule", "auto"),
     )
     _check(request)
-    return request
+    return replace(request, seed=int(request.seed))  # NumPy's whole numbers are welcome too
 
 
 def _as_texts(name: str, value: object) -> tuple[str, ...]:
