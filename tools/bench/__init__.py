@@ -1,0 +1,1 @@
+"""The benchmark: fair, reproducible figures of this product beside PyTorch and its peers."""

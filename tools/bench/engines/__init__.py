@@ -1,0 +1,1 @@
+"""The engines that can be measured; each module is the main program of its own process."""
