@@ -129,11 +129,7 @@ class TextStream:
 
     def push_round(self, token_ids: Iterable[int]) -> Piece:
         """Take tokens in order up to the one that completes a stop, which is still taken."""
-        pieces = []
-        for token_id in token_ids:
-            pieces.append(self.push(token_id))
-            if self.stopped:
-                break
+        pieces = [self.push(token_id) for token_id in token_ids]
         text = "".join(piece.text for piece in pieces)
         return Piece(text, stopped=self.stopped, tokens=sum(piece.tokens for piece in pieces))
 
