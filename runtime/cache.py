@@ -14,13 +14,14 @@ from .manifest import CacheLayout
 from .session import Session, Tensor
 
 _FIRST_CAPACITY = 256
+_SCRATCH = 1  # a graph may write one position beyond its tokens, which nothing reads
 
 
 class Cache:
     """Keys and values of the tokens that a model has been fed.
 
     Every layer holds a key and a value tensor `[1, kv_heads, capacity, head_dim]`. The capacity
-    doubles when it is used up, at most to `context`; `generation` counts these moves, so that
+    doubles when it is used up, at most to `context` and a scratch position; `generation` counts these moves, so that
     whoever bound the old tensors knows to bind the new ones.
     """
 
@@ -28,7 +29,7 @@ class Cache:
         self._session = session
         self._layout = layout
         self._context = context
-        self.capacity = min(_FIRST_CAPACITY, context)
+        self.capacity = min(_FIRST_CAPACITY, context + _SCRATCH)
         self.generation = 0
         self.tokens: list[int] = []
         shape = (1, layout.kv_heads, self.capacity, layout.head_dim)
@@ -63,11 +64,11 @@ class Cache:
             raise CapacityError(
                 f"the model's context holds {self._context} tokens, but {length} were to be fed"
             )
-        if length <= self.capacity:
+        if length + _SCRATCH <= self.capacity:
             return
-        while self.capacity < length:
+        while self.capacity < length + _SCRATCH:
             self.capacity *= 2
-        self.capacity = min(self.capacity, self._context)
+        self.capacity = min(self.capacity, self._context + _SCRATCH)
         self.generation += 1
         for name in self._tensors:
             self._tensors[name] = self._grown(self._tensors[name])
