@@ -154,9 +154,7 @@ def _gap(p: Law, q: Law, scale: Any) -> Any:
 
 
 def _capped_ratio(part: Any, whole: Any) -> Any:
-    """Return min(1, part / whole) without a quotient that no float holds; 0/0 is 0."""
-    if part == 0:
-        return part
+    """Return min(1, part / whole) without a quotient that no float holds."""
     return part / whole if part < whole else 1
 
 

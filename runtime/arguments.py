@@ -105,7 +105,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add("--ignore-eos", action="store_true", help="go on after end-of-text tokens")
     add("--speculate", default="auto", choices=SPECULATE)
     add("--k", type=int, metavar="N", help="most tokens drafted in a round")
-    add("--stages", type=_names, metavar="A,B", help="drafters, bottom first: lookup, draft, …")
+    add("--stages", type=_names, metavar="A,B", help="drafters, bottom first: suffix, draft, …")
     add("--rule", default="auto", choices=RULES, help="acceptance rule when sampling")
     add = parser.add_argument_group("sampling").add_argument
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")

@@ -21,8 +21,8 @@ class Cache:
     """Keys and values of the tokens that a model has been fed.
 
     Every layer holds a key and a value tensor `[1, kv_heads, capacity, head_dim]`. The capacity
-    doubles when it is used up, at most to `context` and a scratch position; `generation` counts these moves, so that
-    whoever bound the old tensors knows to bind the new ones.
+    doubles when it is used up, at most to `context` and a scratch position; `generation` counts
+    these moves, so that whoever bound the old tensors knows to bind the new ones.
     """
 
     def __init__(self, session: Session, layout: CacheLayout, *, context: int) -> None:

@@ -28,7 +28,8 @@ class Options(TypedDict, total=False):
         seed: of the draws, 0 ≤ seed < 2^64; a fresh one is taken and reported without it.
         speculate: `auto`, or `off` for plain decoding.
         k: the most tokens drafted in a round of the target; without it the stack's default.
-        stages: the drafters to stack, bottom first: `lookup` or the names of the bundle's drafts.
+        stages: the drafters to stack, bottom first: `suffix` or `lookup`, then names of
+            the bundle's drafts.
         rule: acceptance rule when sampling with a draft model; `auto` is `block`.
     """
 

@@ -4,10 +4,10 @@ In: the bundle's models by name and a request. Out: the target's `Level` with ev
 made anew for each request, so that no request learns from another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .acceptance import RULES, Rule
-from .drafters import Drafter, LookupDrafter, NoDrafter
+from .drafters import Drafter, LookupDrafter, NoDrafter, SuffixDrafter
 from .errors import RequestError
 from .model import Model
 from .noise import Noise
@@ -16,12 +16,14 @@ from .sampling import Sampler
 from .speculate import Level, ModelDrafter, Watch, watch_nothing
 from .stats import LevelStats
 
-LOOKUP = "lookup"
 TARGET = "target"
+SUFFIX = "suffix"
+# Drafters that need no model: they copy from the sequence itself.
+COPIERS: dict[str, Callable[[], Drafter]] = {SUFFIX: SuffixDrafter, "lookup": LookupDrafter}
 
 # How many tokens a round asks for by default. Even pass widths suit the int4 kernels on CPUs, and
 # a draft model's own steps cost a good part of the target's, so that one token pays best there.
-_DEFAULT_K = {LOOKUP: 3}
+_DEFAULT_K = dict.fromkeys(COPIERS, 3)
 _DEFAULT_MODEL_K = 1
 
 
@@ -40,21 +42,21 @@ def make_stack(
     Args:
         target: the model whose law the output follows.
         drafts: the bundle's draft models by name, nearest to the target first.
-        request: names the stages, bottom first; by default all drafts, or lookup without any.
+        request: names the stages, bottom first; by default all drafts, or suffix without any.
         prompt: the prompt's token ids.
         end_ids: end-of-text ids.
         noise: the request's noise.
         watch: told of every round of every level.
 
     Raises:
-        RequestError: a stage is neither `lookup` nor a draft of the bundle, or stands too high.
+        RequestError: a stage is neither a copier nor a draft of the bundle, or stands too high.
     """
     stages = name_stages(drafts, request)
     drafter: Drafter = NoDrafter()
     for i, name in enumerate([*stages, ""]):
         is_target = i == len(stages)
-        if name == LOOKUP:
-            drafter = LookupDrafter()
+        if name in COPIERS:
+            drafter = COPIERS[name]()
             continue
         model = target if is_target else drafts[name]
         model.align(prompt)
@@ -83,17 +85,17 @@ def name_stages(drafts: Mapping[str, Model], request: Request) -> list[str]:
     """Return the names of the drafters that the request stacks, bottom first.
 
     Raises:
-        RequestError: a stage is neither `lookup` nor a draft of the bundle, or stands too high.
+        RequestError: a stage is neither a copier nor a draft of the bundle, or stands too high.
     """
     if request.is_plain:
         return []
     if request.stages is None:
-        return list(drafts)[::-1] or [LOOKUP]
+        return list(drafts)[::-1] or [SUFFIX]
     for i, name in enumerate(request.stages):
-        if name == LOOKUP and i > 0:
-            raise RequestError("stages: lookup has no model to guard, so it can only stand first")
-        if name != LOOKUP and name not in drafts:
-            offer = ", ".join([LOOKUP, *drafts])
+        if name in COPIERS and i > 0:
+            raise RequestError(f"stages: {name} has no model to guard, so it can only stand first")
+        if name not in COPIERS and name not in drafts:
+            offer = ", ".join([*COPIERS, *drafts])
             raise RequestError(f"stages must name drafters of this bundle ({offer}), not {name!r}")
     if len(set(request.stages)) != len(request.stages):
         raise RequestError(f"stages must not name a drafter twice, but are {request.stages}")
@@ -104,7 +106,7 @@ def _rule(request: Request, below: str | None) -> Rule:
     """Return the level's rule: matching for point laws, the token rule for point-mass drafts."""
     if request.sampling.is_matched:
         return RULES["match"]
-    if below is None or below == LOOKUP:
+    if below is None or below in COPIERS:
         return RULES["token"]
     return RULES["block" if request.rule == "auto" else request.rule]
 

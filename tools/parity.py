@@ -21,7 +21,7 @@ from runtime.arguments import Parser
 from runtime.noise import Noise
 from runtime.request import Options, make_request
 from runtime.sampling import Sampler, make_law
-from runtime.stack import LOOKUP
+from runtime.stack import COPIERS
 
 from .errors import ToolError
 from .prompt_sets import read_questions
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with Engine.open(args.bundle, threads=args.threads) as engine:
             prompts = encode_questions(engine, args.prompts, limit=args.limit)
-            stacks = args.stages or [[LOOKUP], *([name] for name in engine.drafts)]
+            stacks = args.stages or [[name] for name in (*COPIERS, *engine.drafts)]
             configurations = [Options(stages=stack, k=k) for stack in stacks for k in args.k]
             settings = Options(max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)
             if args.coupled:

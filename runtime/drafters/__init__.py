@@ -2,5 +2,6 @@
 
 from .base import Drafter, NoDrafter, Proposal
 from .lookup import LookupDrafter
+from .suffix import SuffixDrafter
 
-__all__ = ["Drafter", "LookupDrafter", "NoDrafter", "Proposal"]
+__all__ = ["Drafter", "LookupDrafter", "NoDrafter", "Proposal", "SuffixDrafter"]
