@@ -86,28 +86,50 @@ def test_accepted_counts_the_first_run_or_the_longest_part(name, held):
         assert accepted == 0 or held[accepted - 1]
 
 
+def reference_round(name, p, q, tokens):
+    """Return h₁…h_k, the masses hᵢ divides by, and the last laws, by the papers' own formulas."""
+    k = len(tokens)
+    weights, h, masses, lasts = [Fraction(1)], [], [], []
+    for i, x in enumerate(tokens):
+        weights.append(min(Fraction(1), weights[-1] * p[i][x] / q[i][x]))
+    for i in range(k + 1):
+        scale = Fraction(1) if name == "token" else weights[i]
+        gap = (
+            [max(Fraction(0), scale * a - b) for a, b in zip(p[i], q[i], strict=True)]
+            if i < k
+            else p[i]
+        )
+        lasts.append([share / sum(gap) for share in gap] if sum(gap) else p[i])
+        if name == "block" and 0 < i < k:
+            masses.append(sum(gap) + 1 - weights[i])
+            h.append(sum(gap) / masses[-1] if masses[-1] else Fraction(1))
+    if name == "token":
+        h = [min(Fraction(1), p[i][x] / q[i][x]) for i, x in enumerate(tokens)]
+    elif k:
+        h.append(weights[k])
+    return h, [*masses, Fraction(1)] if name == "block" else [Fraction(1)] * k, lasts
+
+
 @given(name=NAMES, round_=rounds())
-def test_thresholds_and_last_laws_are_near_the_rational_ones(name, round_):
+def test_thresholds_and_last_laws_are_the_papers(name, round_):
     p, q, tokens = round_
+    exact = [[[Fraction(share, sum(row)) for share in row] for row in rows] for rows in (p, q)]
+    expected_h, masses, lasts = reference_round(name, *exact, tokens)
     rule = RULES[name]
     exact_p, exact_q = [exact_law(row) for row in p], [exact_law(row) for row in q]
+    assert list(rule.thresholds(exact_p, exact_q, tokens)) == expected_h
     p, q = [law(row) for row in p], [law(row) for row in q]
-    h, exact_h = rule.thresholds(p, q, tokens), rule.thresholds(exact_p, exact_q, tokens)
-    weight = Fraction(1)
-    for i, x in enumerate(tokens):
-        weight = min(Fraction(1), weight * exact_p[i].weights[x] / exact_q[i].weights[x])
-        if name == "block" and i + 1 < len(tokens):
-            # Near 0/0 any threshold serves: the events that differ have probability near 0.
-            scale = left_over(exact_p[i + 1], exact_q[i + 1], scale=weight) + 1 - weight
-            if scale < Fraction(1, 1000):
-                continue
-        assert float(abs(Fraction(float(h[i])) - exact_h[i])) <= 1e-12
-    for accepted in range(len(tokens)):
-        exact_last = rule.last(exact_p, exact_q, tokens, accepted)
-        mass = left_over(exact_p[accepted], exact_q[accepted], scale=1)
-        if mass > 0 and name == "token":
-            last = rule.last(p, q, tokens, accepted)
-            assert full(last) == pytest.approx([float(w) for w in exact_last.weights], abs=1e-12)
+    h = rule.thresholds(p, q, tokens)
+    for i in range(len(tokens)):
+        # Near 0/0 any threshold serves: the events that differ have probability near 0.
+        if masses[i] > Fraction(1, 1000):
+            assert float(abs(Fraction(float(h[i])) - expected_h[i])) <= 1e-12
+    for accepted, expected in enumerate(lasts):
+        assert list(full(rule.last(exact_p, exact_q, tokens, accepted))) == expected
+        gap = left_over(p[accepted], q[accepted], scale=1) if accepted < len(tokens) else 1
+        if gap > 1e-3 and name == "token":
+            last = full(rule.last(p, q, tokens, accepted))
+            assert last == pytest.approx([float(share) for share in expected], abs=1e-12)
 
 
 @given(name=NAMES, round_=rounds())
@@ -133,7 +155,7 @@ def test_the_targets_own_proposal_is_kept_whole(name, shares, k, data):
         st.lists(st.sampled_from([x for x in range(V) if shares[x]]), min_size=k, max_size=k)
     )
     h = RULES[name].thresholds([own] * (k + 1), [own] * k, tokens)
-    assert RULES[name].accepted([np.nextafter(1, 0) < threshold for threshold in h]) == k
+    assert list(h) == [1] * k
 
 
 @given(shares=SHARES)

@@ -291,6 +291,26 @@ def test_draw_is_the_inversion_of_the_law(law, uniform):
     assert before - slack <= goal <= before + Fraction(float(law.weights[token])) + slack
 
 
+@pytest.mark.parametrize("size", [256, 257, 700])
+def test_draw_at_the_edge_of_a_block_skips_what_is_impossible(size):
+    rng = np.random.default_rng(size)
+    for case in range(300):
+        weights = rng.random(size) * (rng.random(size) < 0.5)
+        weights[rng.integers(0, 256) : 256] = 0  # the block ends in, or is all of, zeros
+        weights[case % 3 :: 3] **= 9
+        if not weights.any():
+            continue
+        edge = weights[:256].sum() / weights.sum()
+        for uniform in (0.0, np.nextafter(edge, 0), edge, np.nextafter(edge, 1), 1 - 2**-53):
+            assert weights[draw(Law(weights), min(float(uniform), 1 - 2**-53))] > 0
+
+
+def test_draw_passes_over_an_empty_block():
+    weights = np.zeros(800)
+    weights[[300, 700]] = 0.5
+    assert [draw(Law(weights), uniform) for uniform in (0.0, 0.4, 0.5, 0.9)] == [300, 300, 700, 700]
+
+
 @given(law=laws(), uniform=UNIFORMS)
 def test_draw_from_a_sparse_law_is_the_draw_from_the_dense_one(law, uniform):
     token, other = draw(law, uniform), draw(sparse(law), uniform)

@@ -17,9 +17,8 @@ from runtime.noise import Noise
 from runtime.sampling import Sampler, Sampling
 
 LENGTH = 4  # the prompt's own token, a block of two, and the token after it
-SETTINGS = {"temperature": 1.0, "top_k": 2, "frequency_penalty": 0.8}
+SETTINGS = {"temperature": 1.0, "top_k": 3, "frequency_penalty": 0.8}
 ALPHA = 1e-9
-DRAWS = 700
 # Every token after the last letter has stood there before: the lookup proposes at once.
 PROMPT = "bacbbebceb"
 
@@ -27,7 +26,7 @@ PROMPT = "bacbbebceb"
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundle")
-    make_bundle(folder, seed=4, drafts=2, vocabulary=5, distance=1.2, sharpness=0.7)
+    make_bundle(folder, seed=5, drafts=2, vocabulary=5, distance=1.2, sharpness=0.8)
     with Engine.open(folder, threads=1) as engine:
         yield engine
 
@@ -79,40 +78,52 @@ def threshold(outcomes):
     return high
 
 
-def observe(engine, **options):
-    options = {"max_tokens": LENGTH, **SETTINGS, **options}
-    answers = [engine.complete(PROMPT, seed=seed, **options) for seed in range(DRAWS)]
-    drafted = sum(answer.stats.drafted for answer in answers)
-    return Counter(answer.token_ids for answer in answers), drafted
+def observe(engine, draws, **options):
+    options = {"max_tokens": LENGTH, "k": 2, **SETTINGS, **options}
+    answers = [engine.complete(PROMPT, seed=seed, **options) for seed in range(draws)]
+    assert sum(answer.stats.drafted for answer in answers) > draws
+    return Counter(answer.token_ids for answer in answers)
 
 
-CASES = [
-    (["lookup"], "token"),
-    (["draft"], "block"),
-    (["draft"], "token"),
-    (["lookup", "draft"], "block"),
-    (["lookup", "draft"], "token"),
-    (["draft1", "draft"], "block"),
-]
+# A lookup's wrong residual is the hardest to see, so it gets the most draws.
+SEEN = [(["lookup"], "token", 1000), (["draft"], "block", 600), (["lookup", "draft"], "token", 600)]
+CASES = [*SEEN, (["draft"], "token", 600), (["lookup", "draft"], "block", 600)]
 
 
-@pytest.mark.parametrize(("stages", "rule"), CASES)
-def test_sequences_follow_the_targets_law(engine, law, stages, rule):
-    counts, drafted = observe(engine, stages=stages, rule=rule, k=2)
-    assert drafted > DRAWS
+@pytest.mark.parametrize(("stages", "rule", "draws"), CASES)
+def test_sequences_follow_the_targets_law(engine, law, stages, rule, draws):
+    counts = observe(engine, draws, stages=stages, rule=rule)
     assert divergence(counts, law) < threshold(len(law))
 
 
-@pytest.mark.parametrize(("stages", "rule"), [CASES[0], CASES[1], CASES[4]])
-def test_a_wrong_residual_is_seen(engine, law, stages, rule, monkeypatch):
+@pytest.mark.parametrize(("stages", "rule", "draws"), SEEN)
+def test_a_wrong_residual_is_seen(engine, law, stages, rule, draws, monkeypatch):
     monkeypatch.setattr(acceptance_module, "residual", lambda p, _q, *, scale: p)
-    counts, _ = observe(engine, stages=stages, rule=rule, k=2)
+    counts = observe(engine, draws, stages=stages, rule=rule)
     assert divergence(counts, law) > threshold(len(law))
 
 
-def test_the_law_is_worth_testing(engine, law):
-    assert len(law) > 10
+def test_the_law_is_worth_testing(law):
+    assert len(law) > 30
     assert 0.02 < sum(p for tokens, p in law.items() if len(tokens) < LENGTH) < 0.9
     assert max(law.values()) < 0.5
     assert divergence(Counter(law), law) == pytest.approx(0)
     assert 2 * threshold(2) == pytest.approx(51, abs=4)  # χ² with one degree of freedom: 37
+
+
+@pytest.mark.parametrize("rule", ["block", "token"])
+@pytest.mark.parametrize("stages", [["lookup"], ["draft"], ["lookup", "draft1", "draft"]])
+def test_no_random_number_serves_twice(engine, stages, rule, monkeypatch):
+    """A number that was seen in one round must not decide another round, or another level."""
+    drawn = []
+    uniform = Noise.uniform
+
+    def watched(noise, position, purpose):
+        drawn.append((noise.path, position, purpose))
+        return uniform(noise, position, purpose)
+
+    monkeypatch.setattr(Noise, "uniform", watched)
+    options = {**SETTINGS, "k": 4, "stages": stages, "rule": rule, "ignore_eos": True}
+    engine.complete(PROMPT, seed=0, max_tokens=40, **options)
+    assert len(drawn) > 40
+    assert len(set(drawn)) == len(drawn)
