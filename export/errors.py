@@ -2,6 +2,7 @@
 
 ForerunError                      (runtime.errors) its text is one clear sentence for the caller
 └── ExportError                   something between a model's name and a finished bundle went wrong
+    ├── PlanError                 the options do not make a plan (a wrong precision, a bad size)
     ├── RecipeError               a recipe is unknown or cannot be read
     ├── FetchError                a recipe's file could not be brought into the cache folder
     │   ├── NoNetworkError        the package index did not answer
@@ -18,6 +19,12 @@ from runtime.errors import ForerunError
 
 class ExportError(ForerunError):
     """Something between a model's name and a finished bundle went wrong."""
+
+
+class PlanError(ExportError):
+    """The options do not make a plan: one is unknown, out of range or contradicts another."""
+
+    exit_code = 2
 
 
 class RecipeError(ExportError):

@@ -1,0 +1,129 @@
+"""The fused flavour: com.microsoft.GroupQueryAttention over caches that are updated in place.
+
+In: what each layer needs and the wrapper's cache tensors. Out: one op per layer in the trace.
+Inputs of the graph beside `input_ids`: `seqlens_k [1] int32` (tokens in the cache after the step,
+minus 1) and `total_sequence_length [1] int32` (the same, plus 1).
+Source: ONNX Runtime contrib operator GroupQueryAttention-1 (docs/ContribOperators.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+from . import LayerNeeds
+from .observe import attention_swapped
+
+FLAVOUR = "fused"
+OP = "GroupQueryAttention"
+DOMAIN = "com.microsoft"
+LENGTH_INPUTS = ("seqlens_k", "total_sequence_length")
+
+_NAME = "forerun_fused"
+_LOCATION = f"{DOMAIN}::{OP}"
+
+
+@dataclass
+class FusedStep:
+    """One traced step: layers take their past from here and leave their present here."""
+
+    needs: Sequence[LayerNeeds]
+    past: Sequence[torch.Tensor]  # 2 per layer, [1, kv_heads, capacity, head_dim]
+    seqlens_k: torch.Tensor
+    total_sequence_length: torch.Tensor
+    present: list[torch.Tensor] = field(default_factory=list)
+
+
+_steps: list[FusedStep] = []
+
+
+def make_length_inputs(*, past: int, new: int) -> tuple[torch.Tensor, ...]:
+    """Return example values of the length inputs for `new` tokens on a cache of `past`."""
+    total = past + new
+    return tuple(torch.tensor([n], dtype=torch.int32) for n in (total - 1, total))
+
+
+def positions(input_ids: torch.Tensor, seqlens_k: torch.Tensor) -> torch.Tensor:
+    """Return the positions `[1, S] int64` of the fed tokens as one marked node of the graph.
+
+    A pass replaces the node by standard ops: `seqlens_k + 1 - S + arange(S)`.
+    """
+    return torch.onnx.ops.symbolic(
+        "forerun::Positions",
+        (input_ids, seqlens_k),
+        dtype=torch.int64,
+        shape=input_ids.shape,
+        version=1,
+    )
+
+
+def run_step(model: PreTrainedModel, step: FusedStep, input_ids: torch.Tensor) -> torch.Tensor:
+    """Run the model once with its attention swapped; return its logits `[1, R, vocabulary]`."""
+    _steps.append(step)
+    try:
+        with attention_swapped(model, _NAME):
+            out = model(
+                input_ids=input_ids,
+                position_ids=positions(input_ids, step.seqlens_k),
+                use_cache=False,
+            )
+    finally:
+        _steps.pop()
+    logits: torch.Tensor = out.logits
+    return logits
+
+
+def _attend(
+    module: torch.nn.Module,  # noqa: ARG001 - the interface passes the layer
+    query: torch.Tensor,  # [1, heads, S, head_dim]
+    key: torch.Tensor,  # [1, kv_heads, S, head_dim]
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # noqa: ARG001 - the op masks by itself
+    s_aux: torch.Tensor | None = None,  # [heads], attention sinks
+    **rest: Any,  # noqa: ARG001 - scale, window, caps were observed before
+) -> tuple[torch.Tensor, None]:
+    step = _steps[-1]
+    layer = len(step.present) // 2
+    past_key, past_value = step.past[2 * layer : 2 * layer + 2]
+    rows = [_merge_heads(tensor) for tensor in (query, key, value)]
+    lengths = [step.seqlens_k, step.total_sequence_length]
+    sinks = [] if s_aux is None else [None, None, None, None, s_aux]
+    output, *present = torch.onnx.ops.symbolic_multi_out(
+        _LOCATION,
+        [*rows, past_key, past_value, *lengths, *sinks],
+        _attributes(step.needs[layer]),
+        dtypes=[query.dtype, key.dtype, value.dtype],
+        shapes=[rows[0].shape, past_key.shape, past_value.shape],
+        version=1,
+    )
+    step.present.extend(present)
+    return output.reshape(1, query.shape[2], query.shape[1], query.shape[3]), None
+
+
+def _attributes(needs: LayerNeeds) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "num_heads": needs.heads,
+        "kv_num_heads": needs.kv_heads,
+        "scale": needs.scale,
+    }
+    if needs.window is not None:
+        attributes["local_window_size"] = needs.window
+    if needs.softcap is not None:
+        attributes["softcap"] = needs.softcap
+    return attributes
+
+
+def _merge_heads(tensor: torch.Tensor) -> torch.Tensor:
+    _, heads, length, head_dim = tensor.shape
+    return tensor.transpose(1, 2).reshape(1, length, heads * head_dim)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    return None
+
+
+AttentionInterface.register(_NAME, _attend)
+ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, _no_mask)

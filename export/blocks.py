@@ -1,0 +1,119 @@
+"""Quantise a weight matrix in blocks along its rows: int4 or int8, one scale per block.
+
+In: a float32 matrix `[N, K]`. Out: `Blocks`, bytes as com.microsoft.MatMulNBits-1 reads them:
+`w = (q - zero) * scale`, K padded with the zero point to whole blocks. int4 is stored two to a
+byte, the lower half first.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+_ROWS_AT_ONCE = 1 << 18  # elements worked on together: what the processor's cache holds
+# Tried widths of an int4 block's grid relative to its full range: clipping the few largest
+# weights a little makes the many others finer.
+_SHRINKS = (1.0, 0.93, 0.86)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A quantised matrix of `rows` x `columns`."""
+
+    packed: NDArray[np.uint8]  # [N, blocks, block_size * bits / 8]
+    scales: NDArray[np.float32]  # [N, blocks]
+    zeros: NDArray[np.uint8] | None  # [N, ceil(blocks * bits / 8)], None: 2^(bits-1)
+    bits: int
+    block_size: int
+    columns: int
+
+
+def quantize_matrix(weight: NDArray[np.float32], *, bits: int, block_size: int) -> Blocks:
+    """Quantise `weight` `[N, K]`."""
+    rows, columns = weight.shape
+    blocks = -(-columns // block_size)
+    packed = np.empty((rows, blocks, block_size * bits // 8), np.uint8)
+    scales = np.empty((rows, blocks), np.float32)
+    zeros = np.empty((rows, blocks), np.uint8)
+    step = max(1, _ROWS_AT_ONCE // (blocks * block_size))
+    for start in range(0, rows, step):
+        part = torch.from_numpy(weight[start : start + step].copy())  # mapped files are read-only
+        part = torch.nn.functional.pad(part, (0, blocks * block_size - columns))
+        part = part.reshape(-1, block_size)
+        codes, scale, zero = _quantize_blocks(part, bits)
+        stop = start + len(weight[start : start + step])
+        packed[start:stop] = _pack(codes, bits).reshape(-1, blocks, block_size * bits // 8)
+        scales[start:stop] = scale.reshape(-1, blocks).numpy()
+        zeros[start:stop] = zero.reshape(-1, blocks).to(torch.uint8).numpy()
+    symmetric = bits == 8
+    return Blocks(packed, scales, None if symmetric else _pack_zeros(zeros), bits, block_size, columns)
+
+
+def dequantize_matrix(blocks: Blocks) -> NDArray[np.float32]:
+    """Return the matrix `[N, K]` that the kernel computes with."""
+    rows, count, _ = blocks.packed.shape
+    codes = blocks.packed
+    zeros = np.full((rows, count), 1 << (blocks.bits - 1), np.uint8)
+    if blocks.bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(rows, count, -1)
+        if blocks.zeros is not None:
+            halves = np.stack([blocks.zeros & 15, blocks.zeros >> 4], axis=-1)
+            zeros = halves.reshape(rows, -1)[:, :count]
+    values = codes.astype(np.float32) - zeros[..., None]
+    values *= blocks.scales[..., None]
+    return values.reshape(rows, -1)[:, : blocks.columns]
+
+
+def _quantize_blocks(
+    part: torch.Tensor, bits: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return codes `[B, block]`, scales `[B, 1]` and zero points `[B, 1]` of blocks `[B, block]`."""
+    if bits == 8:
+        scale = part.abs().amax(1, keepdim=True) / 127
+        zero = torch.full_like(scale, 128)
+        return _round(part, scale, zero, 255), scale, zero
+    low = part.amin(1, keepdim=True).clamp(max=0)
+    high = part.amax(1, keepdim=True).clamp(min=0)
+    best: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    for shrink in _SHRINKS:
+        scale = (high - low) * (shrink / 15)
+        zero = _divide(-low * shrink, scale).round_().clamp_(0, 15)
+        codes = _round(part, scale, zero, 15)
+        error = ((codes - zero) * scale - part).square_().sum(1, keepdim=True)
+        if best is None:
+            best = (codes, scale, zero, error)
+            continue
+        better = error < best[3]
+        best = (
+            torch.where(better, codes, best[0]),
+            torch.where(better, scale, best[1]),
+            torch.where(better, zero, best[2]),
+            torch.where(better, error, best[3]),
+        )
+    assert best is not None
+    return best[:3]
+
+
+def _round(
+    part: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, top: int
+) -> torch.Tensor:
+    return (_divide(part, scale) + zero).round_().clamp_(0, top)
+
+
+def _divide(part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return part * torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
+
+
+def _pack(codes: torch.Tensor, bits: int) -> NDArray[np.uint8]:
+    whole = codes.to(torch.uint8)
+    if bits == 8:
+        return whole.numpy()
+    return (whole[:, 0::2] | (whole[:, 1::2] << 4)).numpy()
+
+
+def _pack_zeros(zeros: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    rows, blocks = zeros.shape
+    even = np.zeros((rows, blocks + blocks % 2), np.uint8)
+    even[:, :blocks] = zeros
+    return even[:, 0::2] | (even[:, 1::2] << 4)

@@ -1,0 +1,206 @@
+"""Build one model of a bundle: load, trace, pass, write, quantise, and hold it against PyTorch.
+
+In: a plan and a checked checkpoint. Out: graph and weights in the staging folder and the model's
+manifest entry, its parity figures in it; or an error. The checkpoint's own memory is given back
+before sessions are opened, so that a large model is held once.
+"""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from runtime.manifest import ModelEntry
+
+from . import parity
+from .attention import fused
+from .bundle import Staging, writing
+from .checkpoint import Checkpoint
+from .errors import ParityError
+from .halve import halve_model
+from .language import Language
+from .pair import check_width
+from .passes import VARIANTS, SpeedPasses, prepare
+from .passes.finish import finish
+from .passes.weights import place_weights
+from .plan import ModelPlan
+from .progress import Progress
+from .prompts import PROMPTS
+from .quantize import quantize_model
+from .source_model import SourceModel, load_source
+from .trace import Traced, trace
+from .weightfile import read_weights_from, write_graph
+
+_GRAPH = "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A model in the staging folder, and what is worth telling about it."""
+
+    entry: ModelEntry
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FloatGraph:
+    """The float graph on disk, and the graph from which the others are written."""
+
+    path: Path
+    entry: ModelEntry
+    prepared: ir.Model
+    reference: parity.Reference
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What every step of one model's build needs."""
+
+    plan: ModelPlan
+    checkpoint: Checkpoint
+    language: Language
+    staging: Staging
+    progress: Progress
+    prompts: Sequence[Sequence[int]]
+
+    @property
+    def float_folder(self) -> str:
+        """Where the float graph goes: into the bundle, or to where it is removed again."""
+        return self.plan.name if self.plan.precision == "float32" else f"{self.plan.name}.float32"
+
+
+def build_model(
+    plan: ModelPlan,
+    checkpoint: Checkpoint,
+    *,
+    language: Language,
+    staging: Staging,
+    progress: Progress,
+) -> Built:
+    """Build `plan`'s model into `staging`; `language` is the target's.
+
+    Raises ExportError; nothing outside the staging folder was touched then.
+    """
+    job = _Job(
+        plan=plan,
+        checkpoint=checkpoint,
+        language=language,
+        staging=staging,
+        progress=progress,
+        prompts=[language.encode(prompt) for prompt in PROMPTS],
+    )
+    made, gate = _make_float(job)
+    if plan.precision == "float32":
+        figures = parity.as_figures(error=gate.error)
+        return Built(entry=replace(made.entry, parity=figures), notes=made.notes)
+    entry = _write_precision(job, made)
+    with progress.stage(f"{plan.name}: check {plan.precision}"):
+        found = parity.compare_blocks(_path(job, entry), entry, made.reference, job.prompts)
+        drift = parity.measure_drift(
+            gate.rows, found.rows, precision=plan.precision, vocabulary=language.vocabulary
+        )
+    staging.remove_folder(job.float_folder)
+    figures = parity.as_figures(error=gate.error, block_error=found.error, drift=drift)
+    return Built(entry=replace(entry, parity=figures), notes=made.notes)
+
+
+def _make_float(job: _Job) -> tuple[_FloatGraph, parity.Passed]:
+    """Write the float graph with as many speed passes as parity allows."""
+    for speed in VARIANTS:
+        made = _write_float(job, speed)
+        gc.collect()  # the checkpoint's memory goes before the session's comes
+        try:
+            with job.progress.stage(f"{job.plan.name}: check float32"):
+                gate = parity.check_float(made.path, made.entry, made.reference, job.prompts)
+        except ParityError:
+            if speed == VARIANTS[-1]:
+                raise
+            job.staging.remove_folder(job.float_folder)
+            continue
+        left_out = (f"left out, as parity fails with it: {speed.left_out}",)
+        return replace(made, notes=made.notes + (left_out if speed.left_out else ())), gate
+    raise AssertionError("the last variant returns or raises")
+
+
+def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
+    name, progress = job.plan.name, job.progress
+    with progress.stage(f"{name}: load"):
+        source = load_source(job.checkpoint, context=job.plan.context)
+        reference = parity.make_reference(source.model, vocabulary=job.language.vocabulary)
+    with progress.stage(f"{name}: trace"):
+        traced = trace(source.model)
+        entry = _entry(job, source, traced)
+        graph = traced.graph
+        prepare(graph, context=source.context, speed=speed)
+    check_width(
+        job.language,
+        name=name,
+        embeddings=entry.embeddings,
+        logits=entry.logits,
+        is_draft=job.plan.role == "draft",
+    )
+    folder = job.staging.make_folder(job.float_folder)
+    with progress.stage(f"{name}: write float32", unit="bytes") as stage, writing(folder):
+        lowered = graph.clone()
+        place_weights(lowered)
+        finish(lowered, name=name)
+        held = write_graph(lowered, folder / _GRAPH, f"{name}.weights", advance=stage.advance)
+    read_weights_from(held, graph)
+    return _FloatGraph(
+        path=folder / _GRAPH,
+        entry=entry,
+        prepared=graph,
+        reference=reference,
+        notes=source.notes,
+    )
+
+
+def _write_precision(job: _Job, made: _FloatGraph) -> ModelEntry:
+    plan, graph = job.plan, made.prepared
+    entry = _lowered_entry(plan, made.entry)
+    folder = job.staging.make_folder(plan.name)
+    with (
+        job.progress.stage(f"{plan.name}: write {plan.precision}", unit="bytes") as stage,
+        writing(folder),
+    ):
+        if plan.is_quantised:
+            bits = 4 if plan.precision == "int4" else 8
+            quantize_model(graph, bits=bits, block_size=plan.block_size)
+        else:
+            place_weights(graph)
+            halve_model(graph)
+        finish(graph, name=plan.name)
+        write_graph(graph, folder / _GRAPH, f"{plan.name}.weights", advance=stage.advance)
+    return entry
+
+
+def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
+    plan = job.plan
+    return ModelEntry(
+        name=plan.name,
+        role=plan.role,
+        graph=f"{plan.name}/{_GRAPH}",
+        flavour=fused.FLAVOUR,
+        precision="float32",
+        architecture=source.architecture,
+        logits=traced.logits,
+        embeddings=source.embeddings,
+        context=source.context,
+        cache=traced.layout,
+        parameters=source.parameters,
+        source=job.checkpoint.source,
+        licence=job.checkpoint.licence,
+    )
+
+
+def _lowered_entry(plan: ModelPlan, entry: ModelEntry) -> ModelEntry:
+    if plan.is_quantised:
+        return replace(entry, precision=plan.precision, block_size=plan.block_size)
+    return replace(entry, precision=plan.precision, cache=replace(entry.cache, dtype="float16"))
+
+
+def _path(job: _Job, entry: ModelEntry) -> Path:
+    return job.staging.folder / entry.graph

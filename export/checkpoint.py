@@ -1,0 +1,113 @@
+"""Find the checkpoint that a name means: a recipe, a folder, a GGUF file, or a hub id.
+
+In: what the user wrote. Out: `Checkpoint`, files on this machine. A local path never touches the
+network; only a recipe that is not in the cache, or a hub id, does.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .errors import CheckpointError, NoNetworkError
+from .fetch import fetch
+from .progress import Progress
+from .recipes import find_recipe, read_recipes
+
+Form = Literal["folder", "gguf"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt")
+_HUB_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint's files. `path` is a folder or a GGUF file; `source` names it in the bundle."""
+
+    reference: str
+    form: Form
+    path: Path
+    source: str
+    licence: str | None = None
+
+    def for_transformers(self) -> tuple[Path, dict[str, Any]]:
+        """Return the folder and the arguments by which transformers' loaders read this."""
+        if self.form == "gguf":
+            return self.path.parent, {"gguf_file": self.path.name}
+        return self.path, {}
+
+
+def resolve(reference: str, *, progress: Progress) -> Checkpoint:
+    """Return the checkpoint that `reference` means, fetching a recipe or hub files if need be.
+
+    Raises:
+        CheckpointError: nothing of that name exists.
+        FetchError: it has to be fetched and cannot be.
+    """
+    if reference.lower() in {recipe.name for recipe in read_recipes()}:
+        return _from_recipe(reference, progress)
+    path = Path(reference).expanduser()
+    if path.exists():
+        return _from_path(reference, path)
+    if _HUB_ID.fullmatch(reference) and not reference.startswith("."):
+        return _from_hub(reference)
+    if os.sep in reference or reference.startswith(("~", ".")) or path.suffix:
+        raise CheckpointError(f"there is no folder or file {reference}")
+    find_recipe(reference)  # raises, naming the recipes and the closest one
+    raise AssertionError(reference)
+
+
+def is_local(reference: str) -> bool:
+    """Whether `reference` can be used without a hub: a path that exists, or a recipe."""
+    recipes = {recipe.name for recipe in read_recipes()}
+    return reference.lower() in recipes or Path(reference).expanduser().exists()
+
+
+def _from_recipe(reference: str, progress: Progress) -> Checkpoint:
+    recipe = find_recipe(reference)
+    return Checkpoint(
+        reference=reference,
+        form="gguf",
+        path=fetch(recipe, progress=progress),
+        source=f"{recipe.hub_id} ({recipe.file_name})",
+        licence=recipe.licence,
+    )
+
+
+def _from_path(reference: str, path: Path) -> Checkpoint:
+    name = path.resolve().name
+    if path.is_dir():
+        return Checkpoint(reference=reference, form="folder", path=path, source=name)
+    if path.suffix.lower() == ".gguf":
+        return Checkpoint(reference=reference, form="gguf", path=path, source=name)
+    raise CheckpointError(
+        f"{path} is a file, but not a .gguf: name a folder with config.json and *.safetensors, or "
+        "a GGUF file"
+    )
+
+
+def _from_hub(reference: str) -> Checkpoint:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        try:
+            folder = huggingface_hub.snapshot_download(
+                reference, allow_patterns=list(_HUB_FILES), local_files_only=True
+            )
+        except errors.LocalEntryNotFoundError:
+            huggingface_hub.HfApi().model_info(reference, timeout=_HUB_TIMEOUT_S)
+            folder = huggingface_hub.snapshot_download(reference, allow_patterns=list(_HUB_FILES))
+    except errors.RepositoryNotFoundError:
+        raise CheckpointError(
+            f"the hub has no model {reference} that can be read without an account; to use a local "
+            "folder, check its path"
+        ) from None
+    except Exception as error:  # httpx, OSError and the hub's own types, by version
+        raise NoNetworkError(
+            f"{reference} is no local folder, and the hub cannot be reached "
+            f"({type(error).__name__}): name a local folder, a GGUF file or a recipe"
+        ) from None
+    return Checkpoint(reference=reference, form="folder", path=Path(folder), source=reference)

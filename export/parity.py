@@ -1,0 +1,217 @@
+"""The gate: a finished graph must compute what the checkpoint computes.
+
+In: logits of the PyTorch model and graphs on disk, opened and run by the product's own session.
+Out: figures for the manifest, or `ParityError`. The only file here that imports the runtime's
+session: what is checked is what will run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from runtime.cache import Cache
+from runtime.manifest import ModelEntry
+from runtime.model import OnnxModel
+from runtime.session import view, write
+
+from .errors import ParityError
+
+# (tokens in the cache, tokens fed at once); new > 1 on a non-empty cache is where masks go wrong.
+GRID = ((0, 1), (0, 7), (5, 1), (5, 4), (1, 8), (40, 16))
+LENGTH = max(past + new for past, new in GRID)
+TOLERANCE = 1e-3  # of the range of the logits, in float32
+_ROLLBACK = (37, 5)  # go back to this many tokens, then feed so many others
+_POISON = 1e4  # lies in the cache wherever no token was fed
+_KL_LIMIT = {"int4": 1.0, "int8": 0.1, "float16": 0.1}  # nats per token; beyond, a graph is broken
+_LONGEST_PROMPT = 64  # tokens
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What PyTorch computes: tokens and logits of one text and of one that leaves it half-way."""
+
+    tokens: tuple[int, ...]
+    logits: NDArray[np.float32]  # [LENGTH, vocabulary]
+    other_tokens: tuple[int, ...]
+    other_logits: NDArray[np.float32]  # [sum(_ROLLBACK), vocabulary]
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A graph that passed: its largest error, and its logits for every prompt."""
+
+    error: float  # relative to the range of the logits
+    rows: list[NDArray[np.float32]]  # each [tokens, vocabulary]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How far a quantised graph is from the float one, over `tokens` rows of the fixed texts."""
+
+    mean_kl: float  # nats per token, KL(float || quantised)
+    top1_agreement: float
+    tokens: int
+
+
+def make_reference(model: PreTrainedModel, *, vocabulary: int) -> Reference:
+    """Compute the reference logits with the model's own eager attention."""
+    rng = np.random.default_rng(20)
+    past, new = _ROLLBACK
+    tokens = tuple(int(n) for n in rng.integers(0, vocabulary, LENGTH))
+    other = (*tokens[:past], *(int(n) for n in rng.integers(0, vocabulary, new)))
+    return Reference(tokens, _torch_logits(model, tokens), other, _torch_logits(model, other))
+
+
+def check_float(
+    graph: Path, entry: ModelEntry, reference: Reference, prompts: Sequence[Sequence[int]]
+) -> Passed:
+    """Hold a float32 graph against PyTorch over the grid, and after a rollback.
+
+    Raises ParityError that names the first (past, new) beyond the tolerance.
+    """
+    model = OnnxModel.open(graph, entry)
+    _poison(model.cache)
+    worst = 0.0
+    for past, new in GRID:
+        model.rewind(to=0)
+        if past:
+            model.score(reference.tokens[:past], 1)
+        rows = model.score(reference.tokens[: past + new], new)
+        wanted = reference.logits[past : past + new]
+        worst = max(worst, _compare(rows, wanted, f"{new} new tokens on a cache of {past}"))
+    past, _ = _ROLLBACK
+    model.rewind(to=past)
+    rows = model.score(reference.other_tokens, len(reference.other_tokens) - past)
+    wanted = reference.other_logits[past:]
+    worst = max(worst, _compare(rows, wanted, f"a rollback to {past} tokens"))
+    return Passed(worst, _score_prompts(model, prompts))
+
+
+def compare_blocks(
+    graph: Path, entry: ModelEntry, reference: Reference, prompts: Sequence[Sequence[int]]
+) -> Passed:
+    """Measure how far a block's rows are from the same tokens fed singly.
+
+    Kernels sum in another order for one row than for several. Where activations are rounded to
+    int8, such a difference of one in 10^7 can flip a rounding, and a few layers later it shows.
+    """
+    model = OnnxModel.open(graph, entry)
+    _poison(model.cache)
+    past, new = 40, 8
+    end = past + new
+    block = model.score(reference.tokens[:end], new).copy()
+    model.rewind(to=past)
+    steps = [model.score(reference.tokens[:stop], 1)[0].copy() for stop in range(past + 1, end + 1)]
+    return Passed(_relative_error(block, np.stack(steps)), _score_prompts(model, prompts))
+
+
+def measure_drift(
+    wanted: Sequence[NDArray[np.float32]],
+    found: Sequence[NDArray[np.float32]],
+    *,
+    precision: str,
+    vocabulary: int,
+) -> Drift:
+    """Compare the laws that two graphs give for the same prompts.
+
+    Raises ParityError when they are so far apart that the graph must be broken.
+    """
+    divergences, agreements = [], []
+    for a, b in zip(wanted, found, strict=True):
+        p, q = _log_law(a[:, :vocabulary]), _log_law(b[:, :vocabulary])
+        divergences.append((np.exp(p) * (p - q)).sum(axis=1))
+        agreements.append(p.argmax(axis=1) == q.argmax(axis=1))
+    kl, agree = np.concatenate(divergences), np.concatenate(agreements)
+    drift = Drift(
+        mean_kl=_rounded(float(kl.mean())),
+        top1_agreement=_rounded(float(agree.mean())),
+        tokens=len(kl),
+    )
+    if not drift.mean_kl <= _KL_LIMIT[precision]:  # NaN fails too
+        raise ParityError(
+            f"the {precision} graph is {drift.mean_kl:.3g} nats per token from the float graph "
+            f"(limit {_KL_LIMIT[precision]}): choose a finer precision (--precision int8) or a "
+            "smaller --block-size"
+        )
+    return drift
+
+
+def as_figures(
+    *, error: float, block_error: float | None = None, drift: Drift | None = None
+) -> dict[str, Any]:
+    """Return the figures as the manifest records them.
+
+    `max_error` is that of the float graph against PyTorch, `block_error` that of a block against
+    single steps, both relative to the range of the logits; the rest compares with the float graph.
+    """
+    figures: dict[str, Any] = {
+        "grid": [list(pair) for pair in GRID],
+        "max_error": _rounded(error),
+        "tolerance": TOLERANCE,
+    }
+    if block_error is not None:
+        figures["block_error"] = _rounded(block_error)
+    if drift is not None:
+        figures |= {
+            "mean_kl": drift.mean_kl,
+            "top1_agreement": drift.top1_agreement,
+            "tokens": drift.tokens,
+        }
+    return figures
+
+
+def _torch_logits(model: PreTrainedModel, tokens: Sequence[int]) -> NDArray[np.float32]:
+    with torch.no_grad():
+        out = model(input_ids=torch.tensor([list(tokens)]), use_cache=False)
+    logits: NDArray[np.float32] = out.logits[0].float().numpy()
+    return logits
+
+
+def _compare(found: NDArray[np.float32], wanted: NDArray[np.float32], what: str) -> float:
+    error = _relative_error(found, wanted)
+    if not error <= TOLERANCE:  # NaN fails too
+        raise ParityError(
+            f"the graph differs from PyTorch by {error:.2g} of the logits' range (tolerance "
+            f"{TOLERANCE:g}) for {what}: this model does something that the export does not carry"
+        )
+    return error
+
+
+def _score_prompts(
+    model: OnnxModel, prompts: Sequence[Sequence[int]]
+) -> list[NDArray[np.float32]]:
+    scored = []
+    for prompt in prompts:
+        tokens = list(prompt)[:_LONGEST_PROMPT]
+        model.rewind(to=0)
+        scored.append(model.score(tokens, len(tokens)).copy())
+    return scored
+
+
+def _relative_error(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    spread = float(wanted.max() - wanted.min()) or 1.0
+    return float(np.abs(found - wanted).max()) / spread
+
+
+def _poison(cache: Cache) -> None:
+    cache.reserve(LENGTH)
+    for tensor in cache.named("past").values():
+        values = view(tensor)
+        write(tensor, np.full(values.shape, _POISON, values.dtype))
+
+
+def _log_law(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    law: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return law
+
+
+def _rounded(value: float) -> float:
+    """Two exports on one machine agree to these digits."""
+    return float(f"{value:.3g}")

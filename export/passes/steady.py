@@ -1,0 +1,59 @@
+"""Compute a row of attention to the same bits, however many rows come with it.
+
+Requires: attention ops that read q, k and v from `[1, S, width]` values and the lengths from the
+graph's inputs. Ensures: each op gets one scratch row behind the new tokens' and lengths that count
+it; the row is cut from its output, and the caches need one position beyond the last token.
+
+Why: on CPUs the op takes another path for a single row than for several, and their last bits
+differ. Activations in int8 turn a last bit into a step of 1/127, and thirty layers make that a
+whole logit (measured), so that a token scored alone and the same token scored in a block could
+choose differently. With this pass a plain step and a verified block agree to the last bit, where
+the linear layers do (int4 and int8 in blocks of 32, float32).
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from .pattern import add_weight, as_tensor, insert_node
+
+_ROWS = slice(0, 3)  # q, k, v; packed ones come as the first
+_LENGTHS = (5, 6)  # seqlens_k and total_sequence_length
+
+
+def steady_attention(model: ir.Model) -> int:
+    """Add the scratch row in place; return how many ops were changed."""
+    ops = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+    if not ops:
+        return 0
+    graph = model.graph
+    one = add_weight(graph, "scratch.one", as_tensor(np.array([1], np.int32)))
+    behind = add_weight(graph, "scratch.behind", as_tensor(np.array([0, 0, 0, 0, 1, 0], np.int64)))
+    cut = [
+        add_weight(graph, f"scratch.{name}", as_tensor(np.array([value], np.int64)))
+        for name, value in (("from", 0), ("to", -1), ("axis", 1))
+    ]
+    lengths = {
+        index: insert_node(ops[0], "Add", [ops[0].inputs[index], one], like=ops[0].inputs[index])
+        for index in _LENGTHS
+    }
+    for node in ops:
+        for index, value in enumerate(node.inputs[_ROWS]):
+            if value is not None:
+                padded = insert_node(node, "Pad", [value, behind])
+                padded.outputs[0].type = value.type
+                node.replace_input_with(index, padded.outputs[0])
+        for index in _LENGTHS:
+            node.replace_input_with(index, lengths[index].outputs[0])
+        _cut_row(graph, node, cut)
+    return len(ops)
+
+
+def _cut_row(graph: ir.Graph, node: ir.Node, cut: list[ir.Value]) -> None:
+    mixed = node.outputs[0]
+    slicing = ir.node("Slice", [mixed, *cut])
+    slicing.outputs[0].type = mixed.type
+    slicing.outputs[0].shape = mixed.shape
+    mixed.shape = None  # one row more than it had
+    ir.convenience.replace_all_uses_with(mixed, slicing.outputs[0])
+    slicing.replace_input_with(0, mixed)
+    graph.insert_after(node, slicing)

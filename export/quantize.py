@@ -1,0 +1,130 @@
+"""Store linear layers and the token embedding in int4 or int8 blocks.
+
+Requires: linear layers in their one form (`passes/linear.py`). Ensures: each is a MatMulNBits with
+accuracy level 4 (activations in int8, one scale per block and row, so a row's result does not
+depend on other rows); the token embedding is a GatherBlockQuantized; one table that serves as
+both embedding and head is stored once. Source: ONNX Runtime contrib operators of these names.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from .blocks import Blocks, quantize_matrix
+from .passes.linear import Linear, find_linears
+from .passes.pattern import add_weight, as_tensor, insert_node, is_weight, replace_value
+from .passes.tidy import tidy
+
+ACCURACY_LEVEL = 4
+
+
+class _Table:
+    """The initializers of one quantised matrix; its bytes are made when they are first written."""
+
+    def __init__(self, graph: ir.Graph, weight: ir.Value, *, bits: int, block_size: int) -> None:
+        assert weight.const_value is not None
+        self._content = weight.const_value
+        self._bits = bits
+        self._block_size = block_size
+        self.rows, self.columns = (int(n) for n in self._content.shape.numpy())
+        self.blocks = -(-self.columns // block_size)
+        name = weight.name or "weight"
+        self.name = name
+        self.packed = self._add(graph, "packed", np.uint8, (self.blocks, block_size * bits // 8))
+        self.scales = self._add(graph, "scales", np.float32, (self.blocks,))
+        self.zeros = None
+        if bits == 4:
+            self.zeros = self._add(graph, "zeros", np.uint8, (-(-self.blocks // 2),))
+        self._made: Blocks | None = None
+        self._unread = {"packed", "scales"} | ({"zeros"} if bits == 4 else set())
+
+    def _add(self, graph: ir.Graph, part: str, dtype: type, width: tuple[int, ...]) -> ir.Value:
+        name = f"{self.name}.{part}"
+        lazy = ir.LazyTensor(
+            lambda: as_tensor(self._part(part), name),
+            dtype=ir.DataType.from_numpy(np.dtype(dtype)),
+            shape=ir.Shape((self.rows, *width)),
+            name=name,
+        )
+        return add_weight(graph, name, lazy)
+
+    def _part(self, part: str) -> np.ndarray:
+        # Parts are written one after the other: quantise once, let go after the last.
+        if self._made is None:
+            weight = self._content.numpy().astype(np.float32, copy=False)
+            self._made = quantize_matrix(weight, bits=self._bits, block_size=self._block_size)
+        array = getattr(self._made, part)
+        self._unread.discard(part)
+        if not self._unread:
+            self._made = None
+        return array
+
+
+def quantize_model(model: ir.Model, *, bits: int, block_size: int) -> int:
+    """Quantise in place; return how many nodes read quantised weights."""
+    graph = model.graph
+    tables: dict[ir.Value, _Table] = {}
+
+    def table_of(weight: ir.Value) -> _Table:
+        if weight not in tables:
+            tables[weight] = _Table(graph, weight, bits=bits, block_size=block_size)
+        return tables[weight]
+
+    changed = 0
+    for linear in list(find_linears(graph)):
+        _replace_linear(graph, linear, table_of(linear.weight), bits, block_size)
+        changed += 1
+    ids = next(value for value in graph.inputs if value.name == "input_ids")
+    for node in list(graph):
+        if node.op_type == "Gather" and node.inputs[1] is ids and is_weight(node.inputs[0], rank=2):
+            assert node.inputs[0] is not None
+            _replace_gather(graph, node, table_of(node.inputs[0]), bits, block_size)
+            changed += 1
+    model.opset_imports.setdefault("com.microsoft", 1)
+    tidy(model)
+    return changed
+
+
+def _replace_linear(
+    graph: ir.Graph, linear: Linear, table: _Table, bits: int, block_size: int
+) -> None:
+    product = insert_node(
+        linear.last,
+        "MatMulNBits",
+        [linear.source, table.packed, table.scales, table.zeros, None, linear.bias],
+        {
+            "K": table.columns,
+            "N": table.rows,
+            "bits": bits,
+            "block_size": block_size,
+            "accuracy_level": ACCURACY_LEVEL,
+        },
+        domain="com.microsoft",
+        like=linear.output,
+    )
+    replace_value(linear.output, product.outputs[0])
+
+
+def _replace_gather(
+    graph: ir.Graph, gather: ir.Node, table: _Table, bits: int, block_size: int
+) -> None:
+    """Read rows of the packed table; the last block's padding is cut off again."""
+    width = table.blocks * block_size * bits // 8
+    flat = add_weight(graph, f"{table.name}.flat", as_tensor(np.array([table.rows, width])))
+    data = insert_node(gather, "Reshape", [table.packed, flat])
+    rows = insert_node(
+        gather,
+        "GatherBlockQuantized",
+        [data.outputs[0], gather.inputs[1], table.scales, table.zeros],
+        {"bits": bits, "block_size": block_size, "gather_axis": 0, "quantize_axis": 1},
+        domain="com.microsoft",
+        like=gather.outputs[0],
+    )
+    result = rows
+    if table.blocks * block_size != table.columns:
+        cuts = [
+            add_weight(graph, f"{table.name}.{name}", as_tensor(np.array([value])))
+            for name, value in (("start", 0), ("end", table.columns), ("axis", 2))
+        ]
+        rows.outputs[0].shape = None
+        result = insert_node(gather, "Slice", [rows.outputs[0], *cuts], like=gather.outputs[0])
+    replace_value(gather.outputs[0], result.outputs[0])

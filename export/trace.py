@@ -1,0 +1,218 @@
+"""Trace a transformers model into an ONNX graph with in-place caches.
+
+In: a float model and what its layers need. Out: `Traced`: the graph as onnx_ir sees it, its weights
+still the model's own memory, and the cache layout. The graph's signature is the bundle format's
+(`input_ids`, lengths, `logit_rows`, `past.*` → `logits`, `present.*`).
+"""
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from runtime.manifest import CacheLayout
+
+from .attention import LayerNeeds, fused
+from .attention.observe import observe_layers
+from .errors import UnsupportedModelError
+
+OPSET = 18  # low on purpose: older ONNX Runtimes load it, and every kernel used here exists
+_EXAMPLE_NEW, _EXAMPLE_PAST, _EXAMPLE_CAPACITY = 4, 5, 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A traced model: graph, cache layout and the width of its logits."""
+
+    graph: ir.Model
+    layout: CacheLayout
+    logits: int
+
+
+class _Wrapper(nn.Module):
+    """Gives a model the graph's signature; the caches pass through no cache object."""
+
+    def __init__(self, model: PreTrainedModel, needs: Sequence[LayerNeeds]) -> None:
+        super().__init__()
+        self.model = model
+        self.needs = needs
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        seqlens_k: torch.Tensor,
+        total_sequence_length: torch.Tensor,
+        logit_rows: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        step = fused.FusedStep(self.needs, past, seqlens_k, total_sequence_length)
+        with _rows_kept(self.model, logit_rows):
+            logits = fused.run_step(self.model, step, input_ids)
+        # A cast of float32 to itself would stay in the graph.
+        wide = logits if logits.dtype == torch.float32 else logits.float()
+        return (wide, *step.present)
+
+
+def trace(model: PreTrainedModel) -> Traced:
+    """Trace `model` in the fused flavour.
+
+    Raises:
+        UnsupportedModelError: the model lacks a seam that tracing needs, or cannot be traced; the
+            text says which.
+    """
+    _check_seams(model)
+    with _rotary_frozen(model):
+        needs = observe_layers(model)
+        layout = cache_layout(needs)
+        program = _export(_Wrapper(model, needs).eval(), layout)
+    graph = program.model
+    width = graph.graph.outputs[0].shape[2] if graph.graph.outputs[0].shape else None
+    if not isinstance(width, int):
+        raise UnsupportedModelError(f"the width of the logits is not fixed (it is {width})")
+    _check_attention_count(graph, layout)
+    return Traced(graph=graph, layout=layout, logits=width)
+
+
+def cache_layout(needs: Sequence[LayerNeeds], *, dtype: str = "float32") -> CacheLayout:
+    """Return the cache layout that all layers share.
+
+    Raises:
+        UnsupportedModelError: layers differ in their heads or widths.
+    """
+    shapes = {(layer.kv_heads, layer.head_dim) for layer in needs}
+    if len(shapes) != 1:
+        raise UnsupportedModelError(
+            "the layers' caches differ in shape (key-value heads x width: "
+            f"{', '.join(f'{heads} x {dim}' for heads, dim in sorted(shapes))}); "
+            "the bundle format holds one shape for all layers"
+        )
+    kv_heads, head_dim = shapes.pop()
+    return CacheLayout(layers=len(needs), kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
+
+
+def cache_names(side: str, layers: int) -> list[str]:
+    """Return the names of the cache tensors on one side (`past` or `present`), in graph order."""
+    return [f"{side}.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
+
+
+def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
+    shape = (1, layout.kv_heads, _EXAMPLE_CAPACITY, layout.head_dim)
+    past = [torch.zeros(shape) for _ in range(2 * layout.layers)]
+    arguments = (
+        torch.zeros(1, _EXAMPLE_NEW, dtype=torch.int64),
+        *fused.make_length_inputs(past=_EXAMPLE_PAST, new=_EXAMPLE_NEW),
+        torch.tensor([1, 2, 3]),
+        past,
+    )
+    sequence, rows, capacity = (torch.export.Dim(d) for d in ("sequence", "rows", "capacity"))
+    with _quiet_exporter(), torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                wrapper,
+                arguments,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                opset_version=OPSET,
+                dynamic_shapes=({1: sequence}, {}, {}, {0: rows}, [{2: capacity}] * len(past)),
+                input_names=[
+                    "input_ids",
+                    *fused.LENGTH_INPUTS,
+                    "logit_rows",
+                    *cache_names("past", layout.layers),
+                ],
+                output_names=["logits", *cache_names("present", layout.layers)],
+            )
+        except (torch.onnx.errors.OnnxExporterError, torch._dynamo.exc.TorchDynamoException) as e:
+            raise UnsupportedModelError(
+                f"model type {wrapper.model.config.model_type!r} cannot be traced: {_cause(e)}"
+            ) from None
+    assert program is not None  # dynamo=True always returns a program
+    return program
+
+
+@contextmanager
+def _rows_kept(model: PreTrainedModel, rows: torch.Tensor) -> Iterator[None]:
+    """Project only the hidden rows `rows` to the vocabulary: cut where they enter the head."""
+    head = model.get_output_embeddings()
+
+    def keep(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (inputs[0].index_select(1, rows), *inputs[1:])
+
+    hook = head.register_forward_pre_hook(keep)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def _rotary_frozen(model: PreTrainedModel) -> Iterator[None]:
+    """Keep rotary frequencies at those of short texts: `context_limit` caps the context there."""
+    switched = [m for m in model.modules() if _switches(getattr(m, "rope_type", None))]
+    before = [m.rope_type for m in switched]
+    for module in switched:
+        kind = module.rope_type
+        frozen = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
+        module.rope_type = frozen
+    try:
+        yield
+    finally:
+        for module, kind in zip(switched, before, strict=True):
+            module.rope_type = kind
+
+
+def _switches(kind: object) -> bool:
+    kinds = kind.values() if isinstance(kind, dict) else [kind]
+    return any(k == "longrope" or "dynamic" in str(k) for k in kinds)
+
+
+def _check_seams(model: PreTrainedModel) -> None:
+    family = f"model type {model.config.model_type!r}"
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise UnsupportedModelError(
+            f"{family} cannot be exported: its forward takes no position_ids, so tokens after a "
+            "non-empty cache cannot be placed (ALiBi and recurrent models)"
+        )
+    if not isinstance(model.get_output_embeddings(), nn.Module):
+        raise UnsupportedModelError(
+            f"{family} cannot be exported: it has no single output head, so rows of logits cannot "
+            "be chosen"
+        )
+
+
+def _check_attention_count(graph: ir.Model, layout: CacheLayout) -> None:
+    found = sum(node.op_type == fused.OP for node in graph.graph)
+    if found != layout.layers:
+        raise UnsupportedModelError(
+            f"{found} attention ops were traced where {layout.layers} layers were expected"
+        )
+
+
+def _cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Silence the exporter's remarks on itself; what matters is checked afterwards."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
+            warnings.filterwarnings("ignore", message=r"\s*# The axis name")
+            yield
+    finally:
+        logger.setLevel(level)
