@@ -66,12 +66,16 @@ class Cache:
             )
         if length + _SCRATCH <= self.capacity:
             return
-        while self.capacity < length + _SCRATCH:
-            self.capacity *= 2
-        self.capacity = min(self.capacity, self._context + _SCRATCH)
+        capacity = self.capacity
+        while capacity < length + _SCRATCH:
+            capacity *= 2
+        capacity = min(capacity, self._context + _SCRATCH)
+        # All of them or none: memory may run out halfway.
+        self._tensors = {
+            name: self._grown(tensor, capacity) for name, tensor in self._tensors.items()
+        }
+        self.capacity = capacity
         self.generation += 1
-        for name in self._tensors:
-            self._tensors[name] = self._grown(self._tensors[name])
 
     def rewind(self, *, to: int) -> None:
         """Forget all but the first `to` tokens."""
@@ -82,8 +86,8 @@ class Cache:
         pairs = zip(self.tokens, tokens, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    def _grown(self, tensor: Tensor) -> Tensor:
+    def _grown(self, tensor: Tensor, capacity: int) -> Tensor:
         old = tensor.numpy()  # [1, kv_heads, old capacity, head_dim]
-        grown = np.zeros((*old.shape[:2], self.capacity, old.shape[3]), old.dtype)
+        grown = np.zeros((*old.shape[:2], capacity, old.shape[3]), old.dtype)
         grown[:, :, : len(self)] = old[:, :, : len(self)]
         return self._session.place(grown)

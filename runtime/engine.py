@@ -55,13 +55,12 @@ class Engine:
         template: ChatTemplate | None,
     ) -> None:
         self.bundle = bundle
-        self.target = target
-        self.drafts = dict(drafts)
+        self._target: OnnxModel | None = target
+        self._drafts = dict(drafts)
         self.tokenizer = tokenizer
         self._template = template
         self._lock = Lock()
         self._holder: int | None = None
-        self._is_closed = False
 
     @classmethod
     def open(
@@ -108,6 +107,19 @@ class Engine:
         if source is not None:
             template = ChatTemplate(source, bos_token=words.bos_token, eos_token=words.eos_token)
         return cls(bundle, target, drafts, Tokenizer.load(bundle.tokenizer), template)
+
+    @property
+    def target(self) -> OnnxModel:
+        """The target model; raises `EngineClosedError` once the engine is closed."""
+        target = self._target  # read once: another thread may close the engine
+        if target is None:
+            raise EngineClosedError("the engine is closed: open the bundle again")
+        return target
+
+    @property
+    def drafts(self) -> Mapping[str, OnnxModel]:
+        """The draft models by name, nearest to the target first."""
+        return self._drafts
 
     @property
     def has_chat_template(self) -> bool:
@@ -191,11 +203,10 @@ class Engine:
         its end is over: reading on raises `EngineClosedError`.
         """
         with nullcontext() if self._holder == get_ident() else self._lock:
-            if self._is_closed:
+            if self._target is None:
                 return
-            self._is_closed = True
-            self.drafts.clear()
-            del self.target
+            self._target = None
+            self._drafts = {}
 
     def __enter__(self) -> "Engine":
         return self
@@ -218,7 +229,7 @@ class Engine:
         return request, ids
 
     def _encode(self, prompt: str | Sequence[int] | None, messages: Messages | None) -> list[int]:
-        self._check_open()
+        target = self.target
         if (prompt is None) == (messages is None):
             raise RequestError("give either a prompt or messages, and not both")
         if messages is not None:
@@ -230,7 +241,7 @@ class Engine:
             return self._template.encode(messages, self.tokenizer)
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True)
-        return _check_ids(prompt, self.target.vocabulary)
+        return _check_ids(prompt, target.vocabulary)
 
     def _answer(
         self, ids: list[int], request: Request, started: float
@@ -253,12 +264,12 @@ class Engine:
                 end_ids=frozenset(end_ids),
                 started=started,
             ):
+                if chunk.finish_reason is not None:
+                    break
                 yield chunk
-                self._check_open()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise EngineClosedError("the engine is closed: open the bundle again")
+                _ = self.target  # closed by the reader?
+        # The turn is over before the last chunk is read: the reader may keep the iterator.
+        yield chunk
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -269,7 +280,7 @@ class Engine:
                 "end, or close its iterator, before asking again"
             )
         with self._lock:
-            self._check_open()
+            _ = self.target  # closed while this answer waited?
             self._holder = get_ident()
             try:
                 yield

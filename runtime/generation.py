@@ -116,5 +116,5 @@ def _cut(level: Level, round_: Round, commit: _Commit, *, length: int) -> None:
     dropped = len(round_.tokens) - len(commit.tokens)
     if dropped:
         # The dropped tail starts with accepted tokens; the round's own last token is not one.
-        level.stats.retract(accepted=dropped - 1)
+        level.stats.retract(accepted=dropped - 1, rejected=int(round_.is_cut))
         level.rewind(to=length)

@@ -139,6 +139,7 @@ def parse_manifest(text: str) -> Manifest:
         end_ids=tuple(_check(item, int, "end_ids") for item in _get(raw, "end_ids", list)),
     )
     _check_roles(manifest)
+    _check_widths(manifest)
     return manifest
 
 
@@ -154,6 +155,16 @@ def _check_version(version: object) -> None:
         f"{MANIFEST_NAME} must name format_version {FORMAT_VERSION}, but has {version!r}: "
         "the file is damaged or no forerun bundle; export it again"
     )
+
+
+def _check_widths(manifest: Manifest) -> None:
+    vocabulary = manifest.tokenizer.vocabulary
+    for model in manifest.models:
+        if min(model.logits, model.embeddings) < vocabulary:
+            raise BundleError(
+                f"{MANIFEST_NAME}: model {model.name} knows {min(model.logits, model.embeddings)} "
+                f"tokens, but the tokenizer has {vocabulary}: the two do not belong together"
+            )
 
 
 def _check_roles(manifest: Manifest) -> None:

@@ -93,7 +93,7 @@ class Sampler:
         noise: the request's noise, used when coupled.
 
     Raises:
-        RequestError: a bias names a token outside the vocabulary, or all tokens are banned.
+        RequestError: a bias names a token outside the vocabulary.
     """
 
     def __init__(

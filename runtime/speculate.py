@@ -22,13 +22,14 @@ from .stats import LevelStats
 class Round:
     """What a round emitted.
 
-    `tokens` `[accepted + 1]` end with the recovered or the bonus token; `laws[i]` is the model's
-    law that `tokens[i]` follows.
+    `tokens` `[accepted + 1]` end with the recovered token if `is_cut`, else with the bonus;
+    `laws[i]` is the model's law that `tokens[i]` follows.
     """
 
     tokens: list[int]
     laws: list[Law]
     accepted: int
+    is_cut: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,7 @@ def speculate(level: Level, context: Sequence[int], k: int, *, noise: Noise) -> 
             seconds=ended - began,
         )
     )
-    return Round(emitted, p[: accepted + 1], accepted)
+    return Round(emitted, p[: accepted + 1], accepted, accepted < len(drafted.tokens))
 
 
 class ModelDrafter:

@@ -39,10 +39,13 @@ class LevelStats:
         self.verify_seconds += verify_seconds
         self.sample_seconds += sample_seconds
 
-    def retract(self, *, accepted: int) -> None:
-        """Uncount accepted tokens of the last round that a stop or a budget cut off."""
+    def retract(self, *, accepted: int, rejected: int) -> None:
+        """Uncount what of the last round a stop or a budget cut off: its tokens never were.
+
+        Such a round ends on an accepted token, so it emits one token less than passes + accepted.
+        """
         self.accepted -= accepted
-        self.tested -= accepted
+        self.tested -= accepted + rejected
 
 
 @dataclass(frozen=True, kw_only=True)
