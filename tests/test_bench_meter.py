@@ -132,6 +132,6 @@ def test_a_failing_job_ends_neither_the_worker_nor_the_next_job() -> None:
     hello, failure, good = map(decode, out.getvalue().splitlines())
     assert code == 0
     assert isinstance(hello, Hello)
-    assert failure == Failure(reason="ValueError: the fake was told to fail")
+    assert failure == Failure(reason="ValueError: the fake was told to fail; and says more")
     assert isinstance(good, Answer)
     assert good.token_ids == (0, 1)

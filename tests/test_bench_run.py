@@ -41,7 +41,8 @@ def test_a_run_compares_raw_plain_and_speculative(
     names = ["raw", "plain", "lookup k=1", "lookup k=2", "draft k=1", "draft k=2"]
     assert all(any(line.startswith(f"{name} ") for line in text.splitlines()) for name in names)
     result = json.loads(out.read_text(encoding="utf-8"))
-    rows = {row["name"]: row for row in result["rows"]}
+    summary = result["summary"]
+    rows = {row["name"]: row for row in summary["rows"]}
     assert list(rows) == names
     # Two prompts fit, each of 12 tokens, twice; raw passes are as many.
     assert {row["tokens"] for row in rows.values()} == {48}
@@ -52,7 +53,7 @@ def test_a_run_compares_raw_plain_and_speculative(
             assert 0 <= row["accepted"] <= row["tested"] <= row["drafted"]
     assert rows["draft k=2"]["drafted"] > 0
     assert result["complete"] is True
-    ratios = {(ratio["row"], ratio["over"]): ratio for ratio in result["ratios"]}
+    ratios = {(ratio["row"], ratio["over"]): ratio for ratio in summary["ratios"]}
     assert ratios["draft k=2", "plain"]["basis"] == "same tokens"
     assert ratios["plain", "raw"]["basis"] == "per token"
     assert ratios["plain", "raw"]["total"]["median"] > 0

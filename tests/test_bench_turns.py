@@ -46,7 +46,7 @@ def test_what_is_done_is_not_asked_again() -> None:
         asked.append(row.name)
         return answer(row, job)
 
-    done = {("a", "p", 0), ("b", "q", 1)}
+    done = {("", "a", "p", 0), ("", "b", "q", 1)}
     samples = list(take_turns(make_plan(A, B), ask, done=done, failed={}))
     assert len(samples) == 8
     assert samples.count(None) == 2

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from export.progress import Progress
@@ -44,15 +44,23 @@ def make_environment(name: str, pins: Sequence[str], *, progress: Progress) -> P
     return python
 
 
-def run_logged(command: Sequence[str], log: Path) -> None:
-    """Run a command with its output in `log`.
+def run_logged(
+    command: Sequence[str], log: Path, *, variables: Mapping[str, str] | None = None
+) -> None:
+    """Run a command with its output in `log`, and with more environment variables.
 
     Raises:
         ToolError: it failed; the text holds the last line of its output and the log's path.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    with log.open("ab") as output:
+        code = subprocess.call(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **(variables or {})},
+        )
     if code:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = lines[-1].strip() if lines else f"exit status {code}"

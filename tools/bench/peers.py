@@ -1,136 +1,161 @@
 """The peers: what each is pinned to, how its model is made, and which rows it runs.
 
-In: the name of a peer, a checkpoint and the bundle that it is compared with. Out: a `Launch` and
-rows, or a `ToolError` that says why the peer cannot run. Models are made once, by the peer's own
-converter, from the same weights and as near to the bundle's precision as the peer has it.
+In: the name of a peer and what is wanted of it. Out: a `Launch` and rows, or a `ToolError` that
+says why the peer cannot run.
 """
 
-import hashlib
-import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.checkpoint import resolve
 from export.progress import Progress
-from export.recipes import read_recipes
-from runtime.manifest import ModelEntry
 from tools.errors import ToolError
 
-from .environments import make_environment, peer_folder, run_logged
+from .conversions import (
+    GENAI,
+    Wanted,
+    make_genai_model,
+    make_genai_pair,
+    make_gguf,
+    make_optimum_model,
+)
+from .environments import make_environment
 from .rows import Row
 from .worker import Launch
 
-_BLOCK = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a peer's model is made from: a checkpoint, and the bundle's target to be matched."""
-
-    checkpoint: str
-    target: ModelEntry
-    threads: int
+_GENAI_PINS = ("onnxruntime-genai==0.18.0", "onnxruntime==1.32.0", "numpy==2.4.6")
+_GENAI_WIDTHS = (2, 4)
+_GENAI_NGRAM = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A peer: pins of its environment, the module that serves it, and how its model is made."""
+    """A peer.
+
+    Attributes:
+        name: as typed.
+        environment: name of its environment, which peers may share.
+        pins: what is installed there.
+        module: of `tools.bench.engines`, which serves it.
+        make_model: makes its model.
+        make_rows: returns its rows.
+    """
 
     name: str
+    environment: str
     pins: tuple[str, ...]
     module: str
     make_model: Callable[[Wanted, Path, Progress], Path]
+    make_rows: Callable[[str, Wanted], list[Row]]
 
 
-def prepare_peer(name: str, wanted: Wanted, *, progress: Progress) -> tuple[Launch, list[Row]]:
-    """Return how to start the peer and what to ask it, after installing and converting.
+def find_peer(name: str) -> Peer:
+    """Return the peer called `name`.
 
     Raises:
-        ToolError: the peer is unknown, or cannot be installed or given this model.
-        ExportError: there is no such checkpoint.
+        ToolError: there is none; the text lists those that there are.
     """
     if name not in PEERS:
         raise ToolError(f"no peer is called {name!r}; known are {', '.join(PEERS)}")
-    peer = PEERS[name]
-    python = make_environment(name, peer.pins, progress=progress)
+    return PEERS[name]
+
+
+def prepare_peer(peer: Peer, wanted: Wanted, *, progress: Progress) -> tuple[Launch, list[Row]]:
+    """Return how to start the peer and what to ask it, after installing and converting.
+
+    Raises:
+        ToolError: the peer cannot be installed or given this model.
+        ExportError: there is no such checkpoint.
+    """
+    python = make_environment(peer.environment, peer.pins, progress=progress)
     model = peer.make_model(wanted, python, progress)
     launch = Launch(
-        name=name,
+        name=peer.name,
         python=str(python),
         module=f"tools.bench.engines.{peer.module}",
         arguments=(str(model), str(wanted.threads)),
         threads=wanted.threads,
     )
-    return launch, [Row(name=name, worker=name)]
+    return launch, peer.make_rows(peer.name, wanted)
 
 
-def find_checkpoint(source: str) -> str:
-    """Return the recipe of the checkpoint that a bundle names as its source.
-
-    Raises:
-        ToolError: no recipe has it.
-    """
-    for recipe in read_recipes():
-        if source.startswith((recipe.hub_id, recipe.file_name)):
-            return recipe.name
-    raise ToolError(f"no recipe has {source}: name its checkpoint with --checkpoint")
+def make_plain_rows(name: str, _wanted: Wanted) -> list[Row]:
+    """Return the one row of a peer that decodes token by token."""
+    return [Row(name=name, worker=name)]
 
 
-def unpack_checkpoint(reference: str, *, progress: Progress) -> Path:
-    """Return the checkpoint as a folder of safetensors: itself, or unpacked once from its GGUF."""
-    checkpoint = resolve(reference, progress=progress)
-    if checkpoint.form == "folder":
-        return checkpoint.path
-    folder = peer_folder("checkpoints") / name_checkpoint(checkpoint.path)
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with progress.stage(f"unpacking {checkpoint.path.name}"):
-            command = [sys.executable, "-m", "tools.bench.unpack", reference, str(folder)]
-            run_logged(command, folder.with_suffix(".log"))
-    return folder
+def make_ngram_rows(name: str, wanted: Wanted) -> list[Row]:
+    """Return onnxruntime-genai's own n-gram decoding at each width."""
+    return [
+        make_drafting_row(name, {"ngram_size": _GENAI_NGRAM, "max_draft_tokens": width})
+        for width in wanted.widths or _GENAI_WIDTHS
+    ]
 
 
-def name_checkpoint(path: Path) -> str:
-    """Return a name for what is made from `path`, another one when the file was changed."""
-    stat = path.stat()
-    mark = hashlib.sha256(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return f"{path.stem}-{mark.hexdigest()[:8]}"
+def make_draft_rows(name: str, wanted: Wanted) -> list[Row]:
+    """Return onnxruntime-genai's decoding with a draft model at each width."""
+    return [
+        make_drafting_row(name, {"max_draft_tokens": width})
+        for width in wanted.widths or _GENAI_WIDTHS
+    ]
 
 
-def make_genai_model(wanted: Wanted, python: Path, progress: Progress) -> Path:
-    """Let onnxruntime-genai's model builder write the model at the bundle's precision."""
-    names = {"int4": "int4", "int8": "int8", "float32": "fp32", "float16": "fp16"}
-    precision = names[wanted.target.precision]
-    block = wanted.target.block_size or _BLOCK
-    source = unpack_checkpoint(wanted.checkpoint, progress=progress)
-    base = peer_folder("onnxruntime-genai")
-    folder = base / "models" / f"{name_checkpoint(source)}-{precision}-{block}"
-    if folder.is_dir():
-        return folder
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    (builder,) = python.parents[1].glob("**/onnxruntime_genai/models/builder.py")
-    # The builder wants torch and transformers, which this interpreter has.
-    command = [sys.executable, str(builder), "-i", str(source), "-o", str(partial)]
-    command += ["-p", precision, "-e", "cpu", "-c", str(base / "builder-cache")]
-    if precision.startswith("int"):
-        command += ["--extra_options", f"block_size={block}"]
-    with progress.stage("building onnxruntime-genai's model"):
-        run_logged(command, folder.with_suffix(".log"))
-    partial.rename(folder)
-    return folder
+def make_drafting_row(name: str, options: dict[str, int]) -> Row:
+    """Return a row of onnxruntime-genai with these speculative options."""
+    width = options["max_draft_tokens"]
+    return Row(name=f"{name} k={width}", worker=name, settings={"speculative": options})
 
 
 PEERS = {
     peer.name: peer
     for peer in (
         Peer(
-            name="onnxruntime-genai",
-            pins=("onnxruntime-genai==0.18.0", "onnxruntime==1.32.0", "numpy==2.4.6"),
+            name=GENAI,
+            environment=GENAI,
+            pins=_GENAI_PINS,
             module="genai",
             make_model=make_genai_model,
+            make_rows=make_plain_rows,
+        ),
+        Peer(
+            name=f"{GENAI}-ngram",
+            environment=GENAI,
+            pins=_GENAI_PINS,
+            module="genai",
+            make_model=make_genai_model,
+            make_rows=make_ngram_rows,
+        ),
+        Peer(
+            name=f"{GENAI}-draft",
+            environment=GENAI,
+            pins=_GENAI_PINS,
+            module="genai",
+            make_model=make_genai_pair,
+            make_rows=make_draft_rows,
+        ),
+        Peer(
+            name="llama-cpp",
+            environment="llama-cpp",
+            pins=("llama-cpp-python==0.3.36", "numpy==2.4.6"),
+            module="llama",
+            make_model=make_gguf,
+            make_rows=make_plain_rows,
+        ),
+        Peer(
+            name="openvino-genai",
+            environment="openvino-genai",
+            pins=("openvino-genai==2026.4.1.0", "numpy==2.4.6"),
+            module="openvino",
+            make_model=make_gguf,
+            make_rows=make_plain_rows,
+        ),
+        Peer(
+            name="optimum-onnx",
+            environment="optimum-onnx",
+            pins=("optimum-onnx[onnxruntime]==0.1.0", "onnxruntime==1.32.0", "torch==2.13.0"),
+            module="optimum",
+            make_model=make_optimum_model,
+            make_rows=make_plain_rows,
         ),
     )
 }

@@ -40,6 +40,8 @@ class Pool:
         """
         if row.worker in self._failed:
             raise self._failed[row.worker]
+        if row.worker not in self._workers:
+            raise WorkerError(f"no process of {row.worker} was started")
         return self._workers[row.worker].ask(job)
 
     def close(self) -> None:

@@ -18,8 +18,10 @@ from .wire import Answer, Failure, Hello, Job, Timed, decode, encode
 class Emit(Protocol):
     """Takes the tokens that an engine has just decided."""
 
-    def __call__(self, token_ids: Sequence[int], /, *, shows_text: bool | None = None) -> None:
-        """Note the time at which these tokens came out."""
+    def __call__(
+        self, token_ids: Sequence[int], /, *, shows_text: bool | None = None, request: int = 0
+    ) -> None:
+        """Note the time at which these tokens came out, and for which of the job's prompts."""
         ...
 
 
@@ -90,9 +92,13 @@ def measure(engine: Served, job: Job, *, clock: Callable[[], float] = time.perf_
     before = read_clock()
     submitted = clock()
 
-    def emit(token_ids: Sequence[int], /, *, shows_text: bool | None = None) -> None:
-        at = clock() - submitted
-        chunks.append(Timed(at_s=at, token_ids=tuple(token_ids), shows_text=shows_text))
+    def emit(
+        token_ids: Sequence[int], /, *, shows_text: bool | None = None, request: int = 0
+    ) -> None:
+        at = round(clock() - submitted, 6)
+        chunks.append(
+            Timed(at_s=at, token_ids=tuple(token_ids), shows_text=shows_text, request=request)
+        )
 
     stats = engine.run(job, emit)
     wall = clock() - submitted
@@ -109,9 +115,12 @@ def measure(engine: Served, job: Job, *, clock: Callable[[], float] = time.perf_
 
 
 def explain(error: Exception) -> str:
-    """Return the error as one sentence."""
+    """Return the error on one line: what it begins and what it ends with."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    said = lines[0] if len(lines) == 1 else f"{lines[0]}; {lines[-1]}"
+    return f"{type(error).__name__}: {said}"
 
 
 def _claim_stdout() -> TextIO:

@@ -1,37 +1,40 @@
-"""A result as text for a terminal: header, rows, ratios, and what to beware of."""
+"""A result as text for a terminal: header, rows, ratios, sweeps, and what to beware of."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .figures import Spread
 from .ratios import Ratio
-from .result import Result, RowResult
+from .record import Record
+from .summary import Point, RowSummary, Summary, Width
 
-_MEGABYTE = 1e6
+MEGABYTE = 1e6
 
 
-def render_result(result: Result) -> str:
+def render_result(record: Record, summary: Summary) -> str:
     """Return the whole report."""
     parts = [
-        render_header(result),
-        align(_row_lines(result.rows)),
-        align(_ratio_lines(result.ratios)),
-        *_warnings(result),
+        "\n".join(f"{name}: {value}" for name, value in header_lines(record)),
+        align(row_lines(summary.rows)),
+        align(ratio_lines(summary.ratios)),
+        align(point_lines(summary.points)),
+        align(width_lines(summary.widths)),
+        "\n".join(find_warnings(record, summary)),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def render_header(result: Result) -> str:
-    """Return what was measured, on what, by which method."""
+def header_lines(record: Record) -> list[tuple[str, str]]:
+    """Return what was measured, on what and by which method, as names and texts."""
     lines = []
-    for name, value in result.header.items():
-        if isinstance(value, dict):
+    for name, value in record.header.items():
+        if isinstance(value, Mapping):
             value = "; ".join(f"{key} {item}" for key, item in value.items())
-        lines.append(f"{name}: {value}")
-    for name, hello in result.workers.items():
-        versions = ", ".join(f"{key} {item}" for key, item in hello.versions.items())
-        details = "".join(f", {key} {item}" for key, item in hello.details.items())
-        lines.append(f"{name}: {versions}, {hello.threads} threads{details}")
-    return "\n".join(lines)
+        lines.append((name, str(value)))
+    for name, hello in record.workers.items():
+        words = [f"{key} {item}" for key, item in (*hello.versions.items(), *hello.details.items())]
+        words += [f"{hello.threads} threads", f"loaded in {hello.load_s:.1f} s"]
+        lines.append((name, ", ".join(words)))
+    return lines
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:
@@ -61,7 +64,8 @@ def spread(value: Spread | None, digits: int, *, scale: float = 1.0) -> str:
     return f"{number(value.median, digits, scale=scale)} [{low}-{high}]"
 
 
-def _row_lines(rows: Iterable[RowResult]) -> list[list[str]]:
+def row_lines(rows: Iterable[RowSummary]) -> list[list[str]]:
+    """Return the table of rows; those that did not run say so."""
     lines = [
         [
             *("row", "tokens", "tokens/s", "ms/token", "first token ms"),
@@ -83,21 +87,22 @@ def _row_lines(rows: Iterable[RowResult]) -> list[list[str]]:
                 gaps,
                 number(row.mean_accepted_length, 2),
                 number(row.acceptance_rate, 3),
-                number(row.peak_bytes, 0, scale=1 / _MEGABYTE),
+                number(row.peak_bytes, 0, scale=1 / MEGABYTE),
                 number(row.busy_threads, 0),
             ]
         )
     return lines
 
 
-def _ratio_lines(ratios: Iterable[Ratio]) -> list[list[str]]:
-    lines = [["tokens/s over", "", "total [min-max]", "mean over prompts (95 %)", "prompts", "by"]]
+def ratio_lines(ratios: Iterable[Ratio]) -> list[list[str]]:
+    """Return the table of ratios."""
+    lines = [["tokens/s of", "over", "total [min-max]", "mean (95 %)", "prompts", "compared by"]]
     for ratio in ratios:
         parted = f" ({ratio.parted} with other ids)" if ratio.parted else ""
         lines.append(
             [
                 ratio.row,
-                f"/ {ratio.over}",
+                ratio.over,
                 spread(ratio.total, 3),
                 f"{ratio.mean:.3f} ({ratio.low:.3f}-{ratio.high:.3f})",
                 f"{ratio.prompts}{parted}",
@@ -107,20 +112,54 @@ def _ratio_lines(ratios: Iterable[Ratio]) -> list[list[str]]:
     return lines
 
 
-def _warnings(result: Result) -> Iterable[str]:
-    lines = [f"{row.name}: {row.reason}" for row in result.rows if row.reason]
+def point_lines(points: Iterable[Point]) -> list[list[str]]:
+    """Return the table of sweeps."""
+    lines = [["sweep", "row", "tokens/s", "all tokens/s", "first token ms", "answer ms"]]
     lines += [
-        f"{row.name} was told to use {hello.threads} threads, but {row.busy_threads:.0f} computed"
-        for row in result.rows
-        if (hello := result.workers.get(row.worker)) is not None
+        [
+            f"{point.axis} {point.value}",
+            point.row,
+            spread(point.tokens_per_s, 1),
+            spread(point.all_tokens_per_s, 1),
+            spread(point.first_token_s, 0, scale=1e3),
+            spread(point.answer_s, 0, scale=1e3),
+        ]
+        for point in points
+    ]
+    return lines
+
+
+def width_lines(widths: Iterable[Width]) -> list[list[str]]:
+    """Return v(m) of every model."""
+    lines = [["pass of", "tokens m", "ms [min-max]", "v(m)"]]
+    lines += [
+        [
+            width.model,
+            str(width.tokens),
+            spread(width.seconds, 2, scale=1e3),
+            number(width.ratio, 2),
+        ]
+        for width in widths
+    ]
+    return lines
+
+
+def find_warnings(record: Record, summary: Summary) -> list[str]:
+    """Return what a reader has to know before trusting the figures."""
+    lines = [f"{name}: {reason}" for name, reason in record.failed.items()]
+    lines += [
+        f"{row.name} was told to use {hello.threads} threads, but {row.busy_threads:g} did the work"
+        for row in summary.rows
+        if (hello := record.workers.get(row.worker)) is not None
         and row.busy_threads is not None
         and row.busy_threads != hello.threads
     ]
+    own = {row.name for row in record.rows if row.worker == "forerun"}
     lines += [
-        f"{pair}: other ids for {', '.join(names)}"
-        for pair, names in result.parted.items()
-        if names
+        f"NOT the same tokens: {name} and plain part on {', '.join(prompts)}; left out of the ratio"
+        for name, prompts in summary.parted.items()
+        if prompts and name in own
     ]
-    if not result.complete:
+    if not record.complete:
         lines.append("not complete: these are the figures of what was measured")
-    return ["\n".join(lines)] if lines else []
+    return lines

@@ -5,6 +5,7 @@ with the weights dequantised to float16, written once. Runs in a process of its 
 torch's memory is gone afterwards.
 """
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ def unpack(reference: str, folder: Path) -> None:
     forget_quantization(model)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
+    spell_rotary_base(partial / "config.json")
     partial.rename(folder)
 
 
@@ -69,6 +71,15 @@ def forget_quantization(model: Any) -> None:
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
+
+
+def spell_rotary_base(config: Path) -> None:
+    """Write the rotary base where transformers before 5 looks for it too."""
+    fields = json.loads(config.read_text(encoding="utf-8"))
+    base = (fields.get("rope_parameters") or {}).get("rope_theta")
+    if base is not None:
+        fields.setdefault("rope_theta", base)
+        config.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,17 +6,21 @@ for each job. Standard library only, because workers run in environments of thei
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One prompt to answer: at most `max_tokens`, under the row's `settings`."""
+    """One prompt to answer: at most `max_tokens`, under the row's `settings`.
+
+    `also` are further prompts that are asked of the same engine at the same moment.
+    """
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
     settings: Mapping[str, Any] = field(default_factory=dict)
+    also: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +28,13 @@ class Timed:
     """Tokens that came out together, `at_s` seconds after the job was submitted.
 
     `shows_text` says whether text became visible with them; None where the engine has no text.
+    `request` is the place of their prompt among those of the job.
     """
 
     at_s: float
     token_ids: tuple[int, ...]
     shows_text: bool | None = None
+    request: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,14 @@ class Answer:
     def token_ids(self) -> tuple[int, ...]:
         """The answer's tokens."""
         return tuple(token for chunk in self.chunks for token in chunk.token_ids)
+
+    def split(self) -> "list[Answer]":
+        """Return the answers of the job's prompts one by one."""
+        requests = sorted({chunk.request for chunk in self.chunks})
+        return [
+            replace(self, chunks=tuple(chunk for chunk in self.chunks if chunk.request == request))
+            for request in requests
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +113,7 @@ def decode(line: str) -> Message:
         return make_answer(fields)
     if kind == "Job":
         fields["prompt_ids"] = tuple(fields["prompt_ids"])
+        fields["also"] = tuple(tuple(ids) for ids in fields["also"])
     message: Message = _KINDS[kind](**fields)
     return message
 
@@ -106,11 +121,6 @@ def decode(line: str) -> Message:
 def make_answer(fields: Mapping[str, Any]) -> Answer:
     """Return the answer whose fields JSON has turned into lists and objects."""
     chunks = tuple(
-        Timed(
-            at_s=chunk["at_s"],
-            token_ids=tuple(chunk["token_ids"]),
-            shows_text=chunk["shows_text"],
-        )
-        for chunk in fields["chunks"]
+        Timed(**{**chunk, "token_ids": tuple(chunk["token_ids"])}) for chunk in fields["chunks"]
     )
     return Answer(**{**fields, "chunks": chunks})

@@ -2,21 +2,25 @@
 
 `python -m tools.bench.engines.forerun BUNDLE THREADS`. The settings of a job hold its `mode`:
 `raw` runs the target's graph back to back on one token over and over, which is the most that a
-loop of single passes can reach; `engine` is a generation with the remaining settings as options.
+loop of single passes can reach; `widths` times passes over several tokens of the model `model`;
+`engine` is a generation with the remaining settings as options.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
 from runtime import Engine, Stats
 from runtime.session import onnxruntime_version
+from runtime.stack import TARGET
 
 from ..serve import Emit, serve
 from ..wire import Hello, Job
+from .widths import time_widths
 
-RAW = "raw"
+RAW, WIDTHS = "raw", "widths"
 
 
 class Forerun:
@@ -39,10 +43,18 @@ class Forerun:
     def run(self, job: Job, emit: Emit) -> dict[str, Any]:
         """Run the job in its mode."""
         settings = dict(job.settings)
-        if settings.pop("mode") == RAW:
+        mode = settings.pop("mode")
+        if mode == RAW:
             self._run_raw(job, emit)
             return {}
-        return self._generate(job, settings, emit)
+        if mode == WIDTHS:
+            name = settings["model"]
+            model = self._engine.target if name == TARGET else self._engine.drafts[name]
+            return {"widths": time_widths(model, len(job.prompt_ids))}
+        if job.also:
+            self._generate_together(job, settings, emit)
+            return {}
+        return self._generate(job.prompt_ids, job.max_tokens, settings, emit)
 
     def memory(self) -> dict[str, int]:
         """Return the size of each model's weights on disk and of its cache now."""
@@ -53,15 +65,33 @@ class Forerun:
             parts[f"{model.name} cache"] = model.cache.bytes
         return parts
 
-    def _generate(self, job: Job, settings: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+    def _generate(
+        self,
+        ids: Sequence[int],
+        max_tokens: int,
+        settings: Mapping[str, Any],
+        emit: Emit,
+        request: int = 0,
+    ) -> dict[str, Any]:
         stats: Stats | None = None
         chunks = self._engine.generate(
-            list(job.prompt_ids), max_tokens=job.max_tokens, temperature=0.0, **settings
+            list(ids), max_tokens=max_tokens, temperature=0.0, **settings
         )
         for chunk in chunks:
-            emit(chunk.token_ids, shows_text=bool(chunk.text))
+            emit(chunk.token_ids, shows_text=bool(chunk.text), request=request)
             stats = chunk.stats
         return asdict(stats) if stats else {}
+
+    def _generate_together(self, job: Job, settings: Mapping[str, Any], emit: Emit) -> None:
+        """Ask all prompts of the job at once, each in a thread of its own."""
+        prompts = [job.prompt_ids, *job.also]
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            futures = [
+                threads.submit(self._generate, ids, job.max_tokens, settings, emit, i)
+                for i, ids in enumerate(prompts)
+            ]
+            for future in futures:
+                future.result()
 
     def _run_raw(self, job: Job, emit: Emit) -> None:
         target = self._engine.target
