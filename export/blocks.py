@@ -47,7 +47,9 @@ def quantize_matrix(weight: NDArray[np.float32], *, bits: int, block_size: int) 
         scales[start:stop] = scale.reshape(-1, blocks).numpy()
         zeros[start:stop] = zero.reshape(-1, blocks).to(torch.uint8).numpy()
     symmetric = bits == 8
-    return Blocks(packed, scales, None if symmetric else _pack_zeros(zeros), bits, block_size, columns)
+    return Blocks(
+        packed, scales, None if symmetric else _pack_zeros(zeros), bits, block_size, columns
+    )
 
 
 def dequantize_matrix(blocks: Blocks) -> NDArray[np.float32]:
@@ -68,7 +70,7 @@ def dequantize_matrix(blocks: Blocks) -> NDArray[np.float32]:
 def _quantize_blocks(
     part: torch.Tensor, bits: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return codes `[B, block]`, scales `[B, 1]` and zero points `[B, 1]` of blocks `[B, block]`."""
+    """Return codes, scales and zero points (`[B, block]`, `[B, 1]`, `[B, 1]`) of `[B, block]`."""
     if bits == 8:
         scale = part.abs().amax(1, keepdim=True) / 127
         zero = torch.full_like(scale, 128)
@@ -95,9 +97,7 @@ def _quantize_blocks(
     return best[:3]
 
 
-def _round(
-    part: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, top: int
-) -> torch.Tensor:
+def _round(part: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, top: int) -> torch.Tensor:
     return (_divide(part, scale) + zero).round_().clamp_(0, top)
 
 
@@ -107,13 +107,15 @@ def _divide(part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def _pack(codes: torch.Tensor, bits: int) -> NDArray[np.uint8]:
     whole = codes.to(torch.uint8)
-    if bits == 8:
-        return whole.numpy()
-    return (whole[:, 0::2] | (whole[:, 1::2] << 4)).numpy()
+    if bits == 4:
+        whole = whole[:, 0::2] | (whole[:, 1::2] << 4)
+    packed: NDArray[np.uint8] = whole.numpy()
+    return packed
 
 
 def _pack_zeros(zeros: NDArray[np.uint8]) -> NDArray[np.uint8]:
     rows, blocks = zeros.shape
     even = np.zeros((rows, blocks + blocks % 2), np.uint8)
     even[:, :blocks] = zeros
-    return even[:, 0::2] | (even[:, 1::2] << 4)
+    packed: NDArray[np.uint8] = even[:, 0::2] | (even[:, 1::2] << 4)
+    return packed

@@ -92,7 +92,9 @@ def check_output(output: Path, *, overwrite: bool) -> None:
     """
     if output.exists() and not output.is_dir():
         raise PublishError(f"--output {output} is a file; name a folder")
-    held = sorted(path for path in output.rglob("*") if not path.is_dir()) if output.exists() else []
+    held = (
+        sorted(path for path in output.rglob("*") if not path.is_dir()) if output.exists() else []
+    )
     if not held and not (output.exists() and any(output.iterdir())):
         return
     if not overwrite:

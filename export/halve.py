@@ -8,7 +8,7 @@ cannot tell far positions apart; `logits` stay float32.
 import numpy as np
 import onnx_ir as ir
 
-from .passes.pattern import insert_node
+from .passes.pattern import as_shape, insert_node
 
 _HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
@@ -17,12 +17,12 @@ def halve_model(model: ir.Model) -> None:
     """Turn `model` into float16 in place."""
     graph = model.graph
     exact = _values_of_positions(graph)
-    for value in graph.initializers.values():
-        if value.dtype == _FLOAT and not _is_read_exactly(value, exact):
-            _halve_weight(value)
-    for value in graph.inputs:
-        if value.dtype == _FLOAT:
-            value.type = ir.TensorType(_HALF)
+    for weight in graph.initializers.values():
+        if weight.dtype == _FLOAT and not _is_read_exactly(weight, exact):
+            _halve_weight(weight)
+    for given in graph.inputs:
+        if given.dtype == _FLOAT:
+            given.type = ir.TensorType(_HALF)
     for node in list(graph):
         if node.outputs[0] in exact:
             continue
@@ -41,9 +41,7 @@ def halve_model(model: ir.Model) -> None:
 
 def _values_of_positions(graph: ir.Graph) -> set[ir.Value]:
     """Return all values that are computed from lengths and shapes, not from what tokens mean."""
-    exact: set[ir.Value] = {
-        value for value in graph.inputs if value.dtype not in (_FLOAT, _HALF)
-    }
+    exact: set[ir.Value] = {value for value in graph.inputs if value.dtype not in (_FLOAT, _HALF)}
     for node in graph:
         if node.op_type in ("Gather", "GatherBlockQuantized"):
             continue
@@ -67,7 +65,7 @@ def _halve_weight(value: ir.Value) -> None:
     value.const_value = ir.LazyTensor(
         lambda: ir.Tensor(content.numpy().astype(np.float16)),
         dtype=_HALF,
-        shape=ir.Shape(content.shape),
+        shape=as_shape(content),
         name=value.name,
     )
     value.type = ir.TensorType(_HALF)

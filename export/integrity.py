@@ -138,7 +138,9 @@ def _check_weights(folder: Path, config: Mapping[str, Any]) -> None:
                     f"{folder / shard} lacks the tensor {name} that {_INDEX} promises there; "
                     "fetch the checkpoint again"
                 )
-    if config.get("tie_word_embeddings") is False and not any("head" in n or "out" in n for n in held):
+    if config.get("tie_word_embeddings") is False and not any(
+        "head" in n or "out" in n for n in held
+    ):
         raise CheckpointError(
             f"{folder} says tie_word_embeddings = false, but no shard holds an output head "
             "(lm_head.weight): the checkpoint is incomplete, or the setting should be true"
@@ -186,11 +188,15 @@ def _read_safetensors_head(file: Path) -> dict[str, Any]:
         prefix = stream.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
         if 8 + length > size:
-            raise CheckpointError(f"{file} is cut short: its {size} bytes end inside the tensor table")
+            raise CheckpointError(
+                f"{file} is cut short: its {size} bytes end inside the tensor table"
+            )
         try:
             table = json.loads(stream.read(length))
         except ValueError as error:
-            raise CheckpointError(f"{file} is damaged: its tensor table is no JSON ({error})") from None
+            raise CheckpointError(
+                f"{file} is damaged: its tensor table is no JSON ({error})"
+            ) from None
     table.pop("__metadata__", None)
     end = 8 + length + max((entry["data_offsets"][1] for entry in table.values()), default=0)
     if size != end:

@@ -23,7 +23,15 @@ from .gguf_file import read_gguf
 
 # How vocabularies of these kinds (`tokenizer.ggml.pre`) cut text, where transformers does not say:
 # every digit by itself, then as GPT-2 does. Source: llama.cpp, `llm_tokenizer_bpe`.
-_DIGIT_BY_DIGIT = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+_DIGIT_BY_DIGIT = {
+    "smollm",
+    "starcoder",
+    "refact",
+    "command-r",
+    "codeshell",
+    "exaone",
+    "minerva-7b",
+}
 _AS_GPT2 = {"default", "gpt-2", "phi-2", "olmo", "jais", "mpt"}
 _END_OF_TURN = (
     "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endofturn|>", "<|end_of_turn|>",
@@ -94,8 +102,8 @@ def _load_tokenizer(checkpoint: Checkpoint) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **arguments)
     except Exception as error:  # the library raises many unrelated types
         raise CheckpointError(
-            f"{checkpoint.path} has no usable tokenizer ({_first_line(error)}): tokenizer.json must "
-            "lie beside the weights"
+            f"{checkpoint.path} has no usable tokenizer ({_first_line(error)}): "
+            "tokenizer.json must lie beside the weights"
         ) from None
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise CheckpointError(
@@ -172,7 +180,9 @@ def _as_list(value: Any, source: str) -> Iterable[int]:
         return []
     values = value if isinstance(value, list) else [value]
     if any(not isinstance(item, int) or isinstance(item, bool) for item in values):
-        raise CheckpointError(f"eos_token_id in the {source} must be an id or a list, not {value!r}")
+        raise CheckpointError(
+            f"eos_token_id in the {source} must be an id or a list, not {value!r}"
+        )
     return values
 
 

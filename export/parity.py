@@ -183,9 +183,7 @@ def _compare(found: NDArray[np.float32], wanted: NDArray[np.float32], what: str)
     return error
 
 
-def _score_prompts(
-    model: OnnxModel, prompts: Sequence[Sequence[int]]
-) -> list[NDArray[np.float32]]:
+def _score_prompts(model: OnnxModel, prompts: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
     scored = []
     for prompt in prompts:
         tokens = list(prompt)[:_LONGEST_PROMPT]

@@ -95,4 +95,6 @@ def _check_precision(option: str, precision: str) -> None:
     if precision in PRECISIONS:
         return
     reason = f": {_NO_KERNELS[precision]}" if precision in _NO_KERNELS else ""
-    raise PlanError(f"{option} must be one of {', '.join(PRECISIONS)}, but is {precision!r}{reason}")
+    raise PlanError(
+        f"{option} must be one of {', '.join(PRECISIONS)}, but is {precision!r}{reason}"
+    )

@@ -6,8 +6,11 @@ depend on other rows); the token embedding is a GatherBlockQuantized; one table 
 both embedding and head is stored once. Source: ONNX Runtime contrib operators of these names.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from .blocks import Blocks, quantize_matrix
 from .passes.linear import Linear, find_linears
@@ -47,12 +50,12 @@ class _Table:
         )
         return add_weight(graph, name, lazy)
 
-    def _part(self, part: str) -> np.ndarray:
+    def _part(self, part: str) -> NDArray[Any]:
         # Parts are written one after the other: quantise once, let go after the last.
         if self._made is None:
             weight = self._content.numpy().astype(np.float32, copy=False)
             self._made = quantize_matrix(weight, bits=self._bits, block_size=self._block_size)
-        array = getattr(self._made, part)
+        array: NDArray[Any] = getattr(self._made, part)
         self._unread.discard(part)
         if not self._unread:
             self._made = None
@@ -71,7 +74,7 @@ def quantize_model(model: ir.Model, *, bits: int, block_size: int) -> int:
 
     changed = 0
     for linear in list(find_linears(graph)):
-        _replace_linear(graph, linear, table_of(linear.weight), bits, block_size)
+        _replace_linear(linear, table_of(linear.weight), bits, block_size)
         changed += 1
     ids = next(value for value in graph.inputs if value.name == "input_ids")
     for node in list(graph):
@@ -84,9 +87,7 @@ def quantize_model(model: ir.Model, *, bits: int, block_size: int) -> int:
     return changed
 
 
-def _replace_linear(
-    graph: ir.Graph, linear: Linear, table: _Table, bits: int, block_size: int
-) -> None:
+def _replace_linear(linear: Linear, table: _Table, bits: int, block_size: int) -> None:
     product = insert_node(
         linear.last,
         "MatMulNBits",

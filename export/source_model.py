@@ -5,6 +5,7 @@ telling (a cast, a tie, a cap). A tensor that the files lack is an error, never 
 """
 
 import io
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -52,10 +53,10 @@ def load_source(checkpoint: Checkpoint, *, context: int | None) -> SourceModel:
         notes.append(f"weights are cast from {str(stored).removeprefix('torch.')} to float32")
     if checkpoint.form == "gguf":
         notes += _tie_if_same(model)
-    model.requires_grad_(False)
+    model.requires_grad_(requires_grad=False)
     limit = context_limit(model.config)
     notes += limit.notes
-    embedding = model.get_input_embeddings()
+    embedding: Any = model.get_input_embeddings()
     unique = {p.data_ptr(): p.numel() for p in model.parameters()}
     return SourceModel(
         model=model,
@@ -97,7 +98,7 @@ def _load(checkpoint: Checkpoint) -> tuple[PreTrainedModel, torch.dtype | None]:
     folder, arguments = checkpoint.for_transformers()
     with _quiet_loader():
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=torch.float32,
                 attn_implementation="eager",
@@ -110,11 +111,18 @@ def _load(checkpoint: Checkpoint) -> tuple[PreTrainedModel, torch.dtype | None]:
                 f"{checkpoint.path} cannot be loaded as a causal language model: "
                 f"{_first_line(error)}"
             ) from None
-    _check_complete(checkpoint, info)
+    model: PreTrainedModel = loaded[0]
+    _check_complete(checkpoint, loaded[1])
     stored = _stored_type(checkpoint)
     # A GGUF's model forbids its own `float`, although its weights are plain by now.
     torch.nn.Module.float(model)
-    return model.eval(), stored
+    model.train(mode=False)
+    return model, stored
+
+
+def output_head(model: PreTrainedModel) -> Any:
+    """Return the module that projects hidden states to the vocabulary, or None."""
+    return model.get_output_embeddings()  # type: ignore[no-untyped-call]
 
 
 def _check_complete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
@@ -142,8 +150,13 @@ def _stored_type(checkpoint: Checkpoint) -> torch.dtype | None:
 
 def _tie_if_same(model: PreTrainedModel) -> list[str]:
     """Tie embedding and head of a GGUF that holds one matrix in two quantisations."""
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if head is None or head.weight is embedding.weight or head.weight.shape != embedding.weight.shape:
+    embedding: Any = model.get_input_embeddings()
+    head: Any = output_head(model)
+    if (
+        head is None
+        or head.weight is embedding.weight
+        or head.weight.shape != embedding.weight.shape
+    ):
         return []
     distance = float((embedding.weight - head.weight).norm() / head.weight.norm())
     if distance > _SAME_MATRIX:
@@ -181,8 +194,8 @@ def _quiet_loader() -> Iterator[None]:
     """No progress bars and no advice of the loader among our own lines."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity(logging.ERROR)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         # The GGUF reader's bar obeys no setting.
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
@@ -191,7 +204,7 @@ def _quiet_loader() -> Iterator[None]:
     finally:
         transformers_logging.set_verbosity(verbosity)
         if bars:
-            transformers_logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -22,6 +23,7 @@ from runtime.manifest import CacheLayout
 from .attention import LayerNeeds, fused
 from .attention.observe import observe_layers
 from .errors import UnsupportedModelError
+from .source_model import output_head
 
 OPSET = 18  # low on purpose: older ONNX Runtimes load it, and every kernel used here exists
 _EXAMPLE_NEW, _EXAMPLE_PAST, _EXAMPLE_CAPACITY = 4, 5, 24
@@ -141,7 +143,7 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
 @contextmanager
 def _rows_kept(model: PreTrainedModel, rows: torch.Tensor) -> Iterator[None]:
     """Project only the hidden rows `rows` to the vocabulary: cut where they enter the head."""
-    head = model.get_output_embeddings()
+    head = output_head(model)
 
     def keep(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return (inputs[0].index_select(1, rows), *inputs[1:])
@@ -156,16 +158,18 @@ def _rows_kept(model: PreTrainedModel, rows: torch.Tensor) -> Iterator[None]:
 @contextmanager
 def _rotary_frozen(model: PreTrainedModel) -> Iterator[None]:
     """Keep rotary frequencies at those of short texts: `context_limit` caps the context there."""
-    switched = [m for m in model.modules() if _switches(getattr(m, "rope_type", None))]
-    before = [m.rope_type for m in switched]
-    for module in switched:
-        kind = module.rope_type
+    switched: dict[Any, Any] = {
+        module: kind
+        for module in model.modules()
+        if _switches(kind := getattr(module, "rope_type", None))
+    }
+    for module, kind in switched.items():
         frozen = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
         module.rope_type = frozen
     try:
         yield
     finally:
-        for module, kind in zip(switched, before, strict=True):
+        for module, kind in switched.items():
             module.rope_type = kind
 
 
@@ -181,7 +185,7 @@ def _check_seams(model: PreTrainedModel) -> None:
             f"{family} cannot be exported: its forward takes no position_ids, so tokens after a "
             "non-empty cache cannot be placed (ALiBi and recurrent models)"
         )
-    if not isinstance(model.get_output_embeddings(), nn.Module):
+    if not isinstance(output_head(model), nn.Module):
         raise UnsupportedModelError(
             f"{family} cannot be exported: it has no single output head, so rows of logits cannot "
             "be chosen"

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from .passes.pattern import as_shape
 from .passes.weights import turned_name
 
 _INLINE = 1 << 14  # bytes; smaller tensors stay in the graph's own file
@@ -58,17 +59,19 @@ def read_weights_from(held: Mapping[str, ir.ExternalTensor], model: ir.Model) ->
             value.const_value = _turned_back(turned, name)
 
 
-def _write(file: BinaryIO, name: str, tensor: ir.TensorProtocol, location: str) -> ir.ExternalTensor:
+def _write(
+    file: BinaryIO, name: str, tensor: ir.TensorProtocol, location: str
+) -> ir.ExternalTensor:
     file.write(b"\0" * (-file.tell() % _PAGE))
     offset = file.tell()
     array = np.ascontiguousarray(tensor.numpy())
-    file.write(memoryview(array).cast("B"))
+    file.write(array.data.cast("B"))
     return ir.ExternalTensor(
         location,
         offset,
         array.nbytes,
         tensor.dtype,
-        shape=ir.Shape(tensor.shape),
+        shape=as_shape(tensor),
         name=name,
     )
 
@@ -79,14 +82,14 @@ def _located(tensor: ir.ExternalTensor, folder: Path) -> ir.ExternalTensor:
         tensor.offset,
         tensor.length,
         tensor.dtype,
-        shape=ir.Shape(tensor.shape),
+        shape=as_shape(tensor),
         name=tensor.name or "",
         base_dir=folder,
     )
 
 
 def _turned_back(turned: ir.ExternalTensor, name: str) -> ir.LazyTensor:
-    columns, rows = turned.shape
+    columns, rows = turned.shape.numpy()
     return ir.LazyTensor(
         lambda: ir.Tensor(turned.numpy().T),
         dtype=turned.dtype,

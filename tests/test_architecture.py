@@ -47,6 +47,7 @@ RUNTIME_NEEDS = {"numpy", "onnxruntime", "tokenizers", "jinja2"}
 EXPORT_NEEDS = {
     "accelerate",
     "gguf",
+    "huggingface_hub",  # comes with transformers
     "numpy",
     "onnx",
     "onnx_ir",

@@ -48,6 +48,11 @@ def observe_layers(model: PreTrainedModel) -> list[LayerNeeds]:
         with attention_swapped(model, _NAME), torch.no_grad():
             ids = torch.zeros(1, _TOKENS, dtype=torch.int64)
             model(input_ids=ids, position_ids=torch.arange(_TOKENS)[None], use_cache=False)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UnsupportedModelError(
+            f"{_family(model)} cannot be exported: its own forward fails once its attention is "
+            f"replaced ({error})"
+        ) from None
     finally:
         _watching.pop()
     _check_count(model, len(seen.needs))
@@ -157,9 +162,9 @@ def _check_count(model: PreTrainedModel, found: int) -> None:
     expected = getattr(model.config.get_text_config(), "num_hidden_layers", found)
     if found == 0 or found != expected:
         raise UnsupportedModelError(
-            f"{_family(model)} cannot be exported: {found} of its {expected} layers run attention "
-            "through transformers' attention interface (the others are recurrent, or compute "
-            "attention in a way of their own)"
+            f"{_family(model)} cannot be exported: its {expected} layers call transformers' "
+            f"attention interface {found} times, not once each (layers that are recurrent, share "
+            "their attention, or compute it in a way of their own)"
         )
 
 

@@ -123,7 +123,7 @@ def _turn_weight(graph: ir.Graph, product: ir.Node) -> None:
     assert weight is not None
     assert weight.const_value is not None
     content = weight.const_value
-    rows, columns = content.shape
+    rows, columns = content.shape.numpy()
     name = f"{weight.name}.T"
     turned = graph.initializers.get(name)
     if turned is None:

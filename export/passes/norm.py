@@ -75,9 +75,7 @@ def _is_mean_square(value: ir.Value | None, source: ir.Value | None) -> bool:
     )
 
 
-def _replace(
-    last: ir.Node, source: ir.Value, weight: ir.Value | None, epsilon: float
-) -> None:
+def _replace(last: ir.Node, source: ir.Value, weight: ir.Value | None, epsilon: float) -> None:
     graph = last.graph
     assert graph is not None
     output = last.outputs[0]

@@ -49,8 +49,10 @@ def same_shape(a: ir.Value | None, b: ir.Value | None) -> bool:
     """Whether both shapes are known and equal, symbolic sizes by name."""
     if a is None or b is None or a.shape is None or b.shape is None:
         return False
-    sizes = [[d if isinstance(d, int) else getattr(d, "value", None) for d in v.shape] for v in (a, b)]
-    return sizes[0] == sizes[1] and None not in sizes[0]
+    first, second = (
+        [d if isinstance(d, int) else d.value for d in shape] for shape in (a.shape, b.shape)
+    )
+    return first == second and None not in first
 
 
 def insert_node(
@@ -87,12 +89,20 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 def add_weight(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
     """Register `tensor` as the initializer `name` and return its value."""
     value = ir.Value(
-        name=name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+        name=name,
+        shape=as_shape(tensor),
+        type=ir.TensorType(tensor.dtype),
+        const_value=tensor,
     )
     graph.register_initializer(value)
     return value
 
 
-def as_tensor(array: NDArray[Any], name: str | None = None) -> ir.Tensor:
+def as_shape(tensor: ir.TensorProtocol) -> ir.Shape:
+    """Return a tensor's shape as a value may hold it."""
+    return ir.Shape(tensor.shape.numpy())
+
+
+def as_tensor(array: NDArray[Any], name: str | None = None) -> ir.Tensor[NDArray[Any]]:
     """Wrap an array (its memory is kept, not copied)."""
     return ir.Tensor(np.ascontiguousarray(array), name=name)

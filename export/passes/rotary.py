@@ -6,6 +6,8 @@ Ensures: such a layer's op has `do_rotary=1` and two tables `[context, head_dim/
 layers with the same frequencies; a layer that rotates in another way, or not at all, is unchanged.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -108,9 +110,7 @@ def _is_half_turn(value: ir.Value | None, source: ir.Value) -> bool:
     return lower == (0, width // 2) and upper in ((width // 2, width), (width // 2, _HALF))
 
 
-def _slice_range(
-    value: ir.Value | None, source: ir.Value, rank: int
-) -> tuple[int, int] | None:
+def _slice_range(value: ir.Value | None, source: ir.Value, rank: int) -> tuple[int, int] | None:
     node = made_by(value, "Slice")
     if node is None or node.inputs[0] is not source or len(node.inputs) < 4:
         return None
@@ -137,7 +137,9 @@ def _make_tables(
         tables.append(np.ascontiguousarray(table[:, :half], dtype=np.float32))
     suffix = f".{number}" if number else ""
     cos, sin = (
-        add_weight(model.graph, f"rotary{suffix}.{name}", as_tensor(table, f"rotary{suffix}.{name}"))
+        add_weight(
+            model.graph, f"rotary{suffix}.{name}", as_tensor(table, f"rotary{suffix}.{name}")
+        )
         for name, table in zip(("cos", "sin"), tables, strict=True)
     )
     return cos, sin
@@ -152,7 +154,10 @@ def _evaluate(
     except ValueError:
         return None
     part_model = ir.Model(part, ir_version=model.ir_version)
-    evaluator = ReferenceEvaluator(onnx.ModelProto.FromString(ir.to_proto(part_model).SerializeToString()))
-    feeds = {positions.name: np.arange(context, dtype=np.int64)[None]}
-    table = evaluator.run(None, feeds)[0]
+    evaluator = ReferenceEvaluator(
+        onnx.ModelProto.FromString(ir.to_proto(part_model).SerializeToString())
+    )
+    feeds: dict[str, Any] = {positions.name or "": np.arange(context, dtype=np.int64)[None]}
+    results: list[NDArray[np.float32]] = evaluator.run(None, feeds)  # type: ignore[assignment]
+    table = results[0]
     return table.reshape(context, -1) if table.size % context == 0 else None

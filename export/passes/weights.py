@@ -36,7 +36,7 @@ def turned_name(name: str) -> str:
 def _turned(graph: ir.Graph, weight: ir.Value) -> ir.Value:
     content = weight.const_value
     assert content is not None
-    rows, columns = content.shape
+    rows, columns = content.shape.numpy()
     name = turned_name(weight.name or "weight")
     lazy = ir.LazyTensor(
         lambda: as_tensor(content.numpy().T, name),
@@ -57,9 +57,7 @@ def _make_gemm(graph: ir.Graph, linear: Linear) -> None:
         for name, shape in (("flat", [-1, columns]), ("rows", [1, -1, rows]))
     )
     flat = insert_node(linear.product, "Reshape", [linear.source, before])
-    product = insert_node(
-        linear.product, "Gemm", [flat.outputs[0], weight], {"transB": 1}
-    )
+    product = insert_node(linear.product, "Gemm", [flat.outputs[0], weight], {"transB": 1})
     result = insert_node(
         linear.product, "Reshape", [product.outputs[0], after], like=linear.product.outputs[0]
     )
