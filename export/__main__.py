@@ -74,6 +74,12 @@ def render_report(report: "Report") -> str:
                 f"same first choice {100 * parity['top1_agreement']:.1f} % "
                 f"({parity['tokens']} tokens)"
             )
+        if "block_error" in parity:
+            exact = "to the last bit" if parity["block_error"] == 0 else "but for rounding"
+            lines.append(
+                f"    a block of tokens equals the same tokens fed singly {exact} "
+                f"({parity['block_error']:.1e} of the range)"
+            )
     lines += [f"  note: {note}" for note in report.notes]
     lines.append(f"  {sum(report.seconds.values()):.0f} s in all")
     return "\n".join(lines)

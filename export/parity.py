@@ -29,6 +29,7 @@ TOLERANCE = 1e-3  # of the range of the logits, in float32
 _ROLLBACK = (37, 5)  # go back to this many tokens, then feed so many others
 _POISON = 1e4  # lies in the cache wherever no token was fed
 _KL_LIMIT = {"int4": 1.0, "int8": 0.1, "float16": 0.1}  # nats per token; beyond, a graph is broken
+_BLOCK_LIMIT = 0.2  # of the range of the logits; rounding was seen up to 0.05
 _LONGEST_PROMPT = 64  # tokens
 
 
