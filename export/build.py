@@ -94,7 +94,8 @@ def build_model(
     )
     made, gate = _make_float(job)
     if plan.precision == "float32":
-        figures = parity.as_figures(error=gate.error)
+        found = parity.compare_blocks(made.path, made.entry, made.reference, ())
+        figures = parity.as_figures(error=gate.error, block_error=found.error)
         return Built(entry=replace(made.entry, parity=figures), notes=made.notes)
     entry = _write_precision(job, made)
     with progress.stage(f"{plan.name}: check {plan.precision}"):

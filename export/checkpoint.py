@@ -18,7 +18,7 @@ from .recipes import find_recipe, read_recipes
 Form = Literal["folder", "gguf"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt")
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt", "README.md")
 _HUB_TIMEOUT_S = 10
 
 
@@ -79,7 +79,10 @@ def _from_recipe(reference: str, progress: Progress) -> Checkpoint:
 def _from_path(reference: str, path: Path) -> Checkpoint:
     name = path.resolve().name
     if path.is_dir():
-        return Checkpoint(reference=reference, form="folder", path=path, source=name)
+        licence = _card_licence(path)
+        return Checkpoint(
+            reference=reference, form="folder", path=path, source=name, licence=licence
+        )
     if path.suffix.lower() == ".gguf":
         return Checkpoint(reference=reference, form="gguf", path=path, source=name)
     raise CheckpointError(
@@ -110,4 +113,18 @@ def _from_hub(reference: str) -> Checkpoint:
             f"{reference} is no local folder, and the hub cannot be reached "
             f"({type(error).__name__}): name a local folder, a GGUF file or a recipe"
         ) from None
-    return Checkpoint(reference=reference, form="folder", path=Path(folder), source=reference)
+    path = Path(folder)
+    return Checkpoint(
+        reference=reference, form="folder", path=path, source=reference, licence=_card_licence(path)
+    )
+
+
+def _card_licence(folder: Path) -> str | None:
+    """Return the licence that the head of the model card names, if there is one."""
+    try:
+        card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    head = card.split("\n---", 1)[0] if card.startswith("---") else ""
+    found = re.search(r"^license:[ \t]*([^\s#]+)", head, re.MULTILINE)
+    return found.group(1) if found else None

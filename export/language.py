@@ -20,6 +20,7 @@ from runtime.vocabulary import tokenizer_fingerprint
 from .checkpoint import Checkpoint
 from .errors import CheckpointError
 from .gguf_file import read_gguf
+from .quiet import quiet_loader
 
 # How vocabularies of these kinds (`tokenizer.ggml.pre`) cut text, where transformers does not say:
 # every digit by itself, then as GPT-2 does. Source: llama.cpp, `llm_tokenizer_bpe`.
@@ -99,7 +100,8 @@ def read_language(checkpoint: Checkpoint) -> Language:
 def _load_tokenizer(checkpoint: Checkpoint) -> Any:
     folder, arguments = checkpoint.for_transformers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **arguments)
+        with quiet_loader():
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **arguments)
     except Exception as error:  # the library raises many unrelated types
         raise CheckpointError(
             f"{checkpoint.path} has no usable tokenizer ({_first_line(error)}): "

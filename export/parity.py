@@ -143,9 +143,7 @@ def measure_drift(
     return drift
 
 
-def as_figures(
-    *, error: float, block_error: float | None = None, drift: Drift | None = None
-) -> dict[str, Any]:
+def as_figures(*, error: float, block_error: float, drift: Drift | None = None) -> dict[str, Any]:
     """Return the figures as the manifest records them.
 
     `max_error` is that of the float graph against PyTorch, `block_error` that of a block against
@@ -155,9 +153,8 @@ def as_figures(
         "grid": [list(pair) for pair in GRID],
         "max_error": _rounded(error),
         "tolerance": TOLERANCE,
+        "block_error": _rounded(block_error),
     }
-    if block_error is not None:
-        figures["block_error"] = _rounded(block_error)
     if drift is not None:
         figures |= {
             "mean_kl": drift.mean_kl,

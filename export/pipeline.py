@@ -19,6 +19,7 @@ from .integrity import check_checkpoint, count_parameters
 from .language import Language, read_language
 from .plan import ModelPlan, Plan
 from .progress import Progress
+from .quiet import quiet_transformers
 
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
@@ -75,7 +76,7 @@ def export_bundle(plan: Plan, *, progress: Progress) -> Report:
         languages = [read_language(checkpoint) for checkpoint in checkpoints]
         _check_pairs(checkpoints, languages)
         check_space(plan.output, _needed_bytes(plan.models, checkpoints))
-    with staged(plan.output) as staging:
+    with staged(plan.output) as staging, quiet_transformers():
         built = [
             build_model(
                 model, checkpoint, language=languages[0], staging=staging, progress=progress

@@ -4,20 +4,16 @@ In: a checked checkpoint. Out: `SourceModel`: the transformers model, its contex
 telling (a cast, a tie, a cap). A tensor that the files lack is an error, never a random weight.
 """
 
-import io
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from .checkpoint import Checkpoint
 from .errors import CheckpointError, UnsupportedModelError
+from .plan import SHORTEST_CONTEXT
+from .quiet import quiet_loader
 
 _UNBOUNDED_CONTEXT = 4096  # for models whose config names no limit
 # Two quantisations of one matrix differ by a few percent; two matrices by about 1.4.
@@ -96,7 +92,7 @@ def context_limit(config: Any) -> ContextLimit:
 
 def _load(checkpoint: Checkpoint) -> tuple[PreTrainedModel, torch.dtype | None]:
     folder, arguments = checkpoint.for_transformers()
-    with _quiet_loader():
+    with quiet_loader():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
@@ -182,29 +178,16 @@ def _switch_point(rope: Any, tokens: int) -> int | None:
 
 
 def _chosen_context(checkpoint: Checkpoint, limit: int, wished: int | None) -> int:
+    if limit < SHORTEST_CONTEXT:
+        raise UnsupportedModelError(
+            f"{checkpoint.reference} was made for {limit} tokens, fewer than the "
+            f"{SHORTEST_CONTEXT} that an export is checked with"
+        )
     if wished is not None and wished > limit:
         raise UnsupportedModelError(
             f"--context {wished} exceeds what {checkpoint.reference} was made for: {limit} tokens"
         )
     return limit if wished is None else wished
-
-
-@contextmanager
-def _quiet_loader() -> Iterator[None]:
-    """No progress bars and no advice of the loader among our own lines."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.ERROR)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        # The GGUF reader's bar obeys no setting.
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _first_line(error: Exception) -> str:

@@ -6,8 +6,6 @@ still the model's own memory, and the cache layout. The graph's signature is the
 """
 
 import inspect
-import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from runtime.manifest import CacheLayout
 from .attention import LayerNeeds, fused
 from .attention.observe import observe_layers
 from .errors import UnsupportedModelError
+from .quiet import quiet_exporter
 from .source_model import output_head
 
 OPSET = 18  # low on purpose: older ONNX Runtimes load it, and every kernel used here exists
@@ -114,7 +113,7 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
         past,
     )
     sequence, rows, capacity = (torch.export.Dim(d) for d in ("sequence", "rows", "capacity"))
-    with _quiet_exporter(), torch.no_grad():
+    with quiet_exporter(), torch.no_grad():
         try:
             program = torch.onnx.export(
                 wrapper,
@@ -205,18 +204,3 @@ def _cause(error: BaseException) -> str:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Silence the exporter's remarks on itself; what matters is checked afterwards."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
-            warnings.filterwarnings("ignore", message=r"\s*# The axis name")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -7,7 +7,7 @@ import argparse
 import sys
 from typing import NoReturn
 
-from .request import DEFAULT_MAX_TOKENS, RULES, SPECULATE, Options
+from .request import DEFAULT_MAX_TOKENS, NUMERICS, RULES, SPECULATE, Options
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,6 +54,7 @@ def read_options(args: argparse.Namespace) -> Options:
         k=args.k,
         stages=args.stages,
         rule=args.rule,
+        numerics=args.numerics,
         temperature=args.temperature,
         top_k=args.top_k,
         top_p=args.top_p,
@@ -107,6 +108,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add("--k", type=int, metavar="N", help="most tokens drafted in a round")
     add("--stages", type=_names, metavar="A,B", help="drafters, bottom first: suffix, draft, …")
     add("--rule", default="auto", choices=RULES, help="acceptance rule when sampling")
+    add("--numerics", default="default", choices=NUMERICS, help="see README, Exactness")
     add = parser.add_argument_group("sampling").add_argument
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
     add("--top-k", type=int, default=0, metavar="K", help="0 is off")

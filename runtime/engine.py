@@ -248,6 +248,8 @@ class Engine:
     ) -> Generator[Chunk, None, None]:
         with self._turn():
             end_ids = self.bundle.manifest.end_ids
+            for model in (self.target, *self.drafts.values()):
+                model.has_even_widths = request.numerics == "fixed-width"
             level = make_stack(
                 self.target,
                 self.drafts,

@@ -67,6 +67,11 @@ class OnnxModel:
         provider: where it runs.
         threads: compute threads.
 
+    Attributes:
+        has_even_widths: feed an even number of tokens in every pass, an idle one behind the last if
+            need be, and project an even number of rows. Kernels for long blocks of int4 work on
+            pairs of rows and round a single one differently; in pairs, any width gives the same.
+
     Raises:
         BundleError: the graph's inputs are not those that the manifest promises.
     """
@@ -80,6 +85,7 @@ class OnnxModel:
         self.session = Session(graph, provider=provider, threads=threads)
         _check_signature(self.session, entry, graph)
         self.cache = Cache(self.session, entry.cache, context=entry.context)
+        self.has_even_widths = False
         self._logits_width = entry.logits
         self._bindings: OrderedDict[tuple[int, int], _Step] = OrderedDict()
         self._bound_generation = 0
@@ -128,10 +134,15 @@ class OnnxModel:
         return self._feed(tokens[self.length :], rows)
 
     def _feed(self, new: Sequence[int], rows: int) -> NDArray[np.float32]:
-        step = self._step(len(new), rows)
-        logits = step.run(new, past=self.length)
+        total = self.length + len(new)
+        idle = len(new) % 2 if self.has_even_widths and total < self.context else 0
+        projected = rows + idle
+        if self.has_even_widths:
+            projected += projected % 2
+        step = self._step(len(new) + idle, projected)
+        logits = step.run([*new, *[0] * idle], past=self.length)  # [projected, logits_width]
         self.cache.tokens.extend(new)
-        return logits[:, : self.vocabulary]
+        return logits[projected - idle - rows : projected - idle, : self.vocabulary]
 
     def _step(self, count: int, rows: int) -> "_Step":
         if self._bound_generation != self.cache.generation:

@@ -16,6 +16,7 @@ DEFAULT_MAX_TOKENS = 256
 MAX_DRAFT = 64
 SPECULATE = ("auto", "off")
 RULES = ("auto", "block", "token")
+NUMERICS = ("default", "fixed-width")
 
 
 class Options(TypedDict, total=False):
@@ -30,6 +31,8 @@ class Options(TypedDict, total=False):
         k: the most tokens drafted in a round of the target; without it the stack's default.
         stages: the drafters to stack, bottom first: `suffix` or `lookup`, then names of
             the bundle's drafts.
+        numerics: `default`, or `fixed-width` to run every pass at an even width, so that weights in
+            blocks of more than 32 too give the same bits with speculation on and off.
         rule: acceptance rule when sampling with a draft model; `auto` is `block`.
     """
 
@@ -41,6 +44,7 @@ class Options(TypedDict, total=False):
     k: int | None
     stages: Sequence[str] | None
     rule: str
+    numerics: str
     temperature: float
     top_k: int
     top_p: float
@@ -66,6 +70,7 @@ class Request:
     k: int | None = None
     stages: tuple[str, ...] | None = None
     rule: str = "auto"
+    numerics: str = "default"
 
     @property
     def is_plain(self) -> bool:
@@ -96,6 +101,7 @@ def make_request(options: Options) -> Request:
         k=options.get("k"),
         stages=None if options.get("stages") is None else _as_texts("stages", options["stages"]),
         rule=options.get("rule", "auto"),
+        numerics=options.get("numerics", "default"),
     )
     _check(request)
     return replace(request, seed=int(request.seed))  # NumPy's whole numbers are welcome too
@@ -120,6 +126,7 @@ def _check(request: Request) -> None:
         raise RequestError("stop must not hold an empty text: it would end every answer at once")
     _check_choice("speculate", request.speculate, SPECULATE)
     _check_choice("rule", request.rule, RULES)
+    _check_choice("numerics", request.numerics, NUMERICS)
     if request.k is not None:
         check_whole("k", request.k, low=0)
         if request.k > MAX_DRAFT:

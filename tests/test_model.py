@@ -129,7 +129,7 @@ def test_a_growing_cache_keeps_its_contents(open_model, expected):
         assert near(model.score(TOKENS[:length], 3), expected[length - 3 : length])
         sizes.append((model.cache.capacity, model.cache.generation))
         assert model.cache.bytes == 2 * 4 * 16 * model.cache.capacity
-    assert sizes == [(256, 0), *3 * [(512, 1)], *3 * [(701, 2)]]  # one position is scratch
+    assert sizes == [(256, 0), *3 * [(512, 1)], *3 * [(701, 2)]]  # one is scratch
 
 
 def test_past_the_context_nothing_is_fed(model, expected):
@@ -207,3 +207,13 @@ def test_a_failed_run_feeds_nothing(open_model, expected):
         model.score([*TOKENS[:5], VOCABULARY + 100], 1)
     assert model.cache.tokens == TOKENS[:5]
     assert near(model.score(TOKENS[:7], 2), expected[5:7])
+
+
+def test_even_widths_feed_and_project_pairs(open_model, expected):
+    model = open_model()
+    model.has_even_widths = True
+    for length, rows in ((1, 1), (2, 1), (5, 3), (8, 2), (11, 2), (12, 4), (300, 1), (303, 3)):
+        assert near(model.score(TOKENS[:length], rows), expected[length - rows : length])
+        assert model.length == length
+    assert all(count % 2 == rows % 2 == 0 for count, rows in model._bindings)
+    assert near(model.score(TOKENS[:CONTEXT], 1), expected[CONTEXT - 1 : CONTEXT])
