@@ -22,6 +22,7 @@ from .noise import Noise
 from .providers import count_threads, make_provider
 from .request import Options, Request, make_request
 from .sampling import check_bias
+from .speculate import Watch, watch_nothing
 from .stack import make_stack, name_stages
 from .stats import Stats
 from .template import ChatTemplate
@@ -155,6 +156,7 @@ class Engine:
         prompt: str | Sequence[int] | None = None,
         *,
         messages: Messages | None = None,
+        watch: Watch = watch_nothing,
         **options: Unpack[Options],
     ) -> Generator[Chunk, None, None]:
         """Stream the answer to a prompt (text or token ids) or to chat `messages`.
@@ -162,6 +164,7 @@ class Engine:
         Args:
             prompt: text or token ids, without `messages`.
             messages: `[{"role": "user", "content": "…"}, …]`, without `prompt`.
+            watch: called after every round of every level with a `runtime.speculate.Verdict`.
             **options: see `runtime.request.Options` and `runtime.sampling.Sampling`.
 
         Returns:
@@ -173,7 +176,7 @@ class Engine:
         """
         started = perf_counter()
         request, ids = self._prepare(prompt, messages, options)
-        return self._answer(ids, request, started)
+        return self._answer(ids, request, started, watch)
 
     def complete(
         self,
@@ -185,7 +188,7 @@ class Engine:
         """Return the whole answer; the arguments are those of `generate`."""
         started = perf_counter()
         request, ids = self._prepare(prompt, messages, options)
-        chunks = list(self._answer(ids, request, started))
+        chunks = list(self._answer(ids, request, started, watch_nothing))
         last = chunks[-1]
         return Completion(
             text="".join(chunk.text for chunk in chunks),
@@ -244,7 +247,7 @@ class Engine:
         return _check_ids(prompt, target.vocabulary)
 
     def _answer(
-        self, ids: list[int], request: Request, started: float
+        self, ids: list[int], request: Request, started: float, watch: Watch
     ) -> Generator[Chunk, None, None]:
         with self._turn():
             end_ids = self.bundle.manifest.end_ids
@@ -257,6 +260,7 @@ class Engine:
                 prompt=ids,
                 end_ids=end_ids,
                 noise=Noise(request.seed),
+                watch=watch,
             )
             for chunk in generate_chunks(
                 level,

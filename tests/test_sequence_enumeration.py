@@ -1,0 +1,112 @@
+"""The law of whole sequences through sessions, caches, rollback and stages, without statistics.
+
+Every outcome of every draw is followed with its probability, over real graphs; the sum must be the
+target's own law up to the graphs' rounding.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from oracle import Oracle, OracleNoise, enumerate_runs
+from stacks import ResidualIsTarget
+from tiny_bundle import make_bundle
+
+import runtime.speculate as speculate_module
+from runtime.engine import Engine
+from runtime.noise import Noise
+from runtime.request import make_request
+from runtime.speculate import Level, speculate
+from runtime.stack import make_stack
+
+WANTED = 3
+PROMPT = "abab"
+CASES: dict[str, Any] = {
+    "draft, block": {"stages": ["draft"], "k": 2},
+    "draft, token": {"stages": ["draft"], "k": 2, "rule": "token"},
+    "suffix": {"stages": ["suffix"], "k": 2},
+    "draft1 under draft": {"stages": ["draft1", "draft"], "k": 2},
+    "suffix under draft": {"stages": ["suffix", "draft"], "k": 2},
+    "top-k and a penalty": {"stages": ["draft"], "k": 2, "top_k": 3, "repetition_penalty": 1.5},
+    "top-p and a bias": {"stages": ["draft"], "k": 2, "top_p": 0.8, "logit_bias": {1: 1.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("enumerate") / "bundle"
+    with Engine.open(_small_bundle(folder)) as opened:
+        yield opened
+
+
+def _small_bundle(folder: Path) -> Path:
+    return make_bundle(folder, vocabulary=4, drafts=2, distance=0.8, end_ids=())
+
+
+@pytest.fixture(autouse=True)
+def draws_are_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        speculate_module, "draw", lambda law, uniform: uniform.oracle.draw(law, uniform)
+    )
+
+
+def make_level(engine: Engine, options: Any) -> Level:
+    request = make_request({"temperature": 1.0} | options)
+    prompt = engine.encode(PROMPT)
+    return make_stack(
+        engine.target, engine.drafts, request, prompt=prompt, end_ids=[], noise=Noise(0)
+    )
+
+
+def sequence_law(engine: Engine, options: Any, wrap: Any = None) -> dict[tuple[int, ...], float]:
+    prompt = engine.encode(PROMPT)
+    law: dict[tuple[int, ...], float] = defaultdict(float)
+
+    def run(oracle: Oracle) -> tuple[int, ...]:
+        level = make_level(engine, options)
+        level = wrap(level) if wrap else level
+        tokens: list[int] = []
+        while len(tokens) < WANTED:
+            k = min(level.k, WANTED - len(tokens) - 1)
+            round_ = speculate(level, [*prompt, *tokens], k, noise=OracleNoise(oracle))
+            tokens += round_.tokens
+        return tuple(tokens)
+
+    for probability, tokens in enumerate_runs(run):
+        law[tokens] += float(probability)
+    return law
+
+
+def target_law(engine: Engine, options: Any) -> dict[tuple[int, ...], float]:
+    level = make_level(engine, options | {"k": 0})
+    prompt = engine.encode(PROMPT)
+    law: dict[tuple[int, ...], float] = {}
+    for tokens in product(range(engine.target.vocabulary), repeat=WANTED):
+        probability = 1.0
+        for i, token in enumerate(tokens):
+            prefix = [*prompt, *tokens[:i]]
+            engine.target.align(prefix)
+            row = engine.target.score(prefix, 1)
+            probability *= level.sampler.laws(row, prefix)[0].probability(token)
+        law[tokens] = probability
+    return law
+
+
+def distance(a: dict[tuple[int, ...], float], b: dict[tuple[int, ...], float]) -> float:
+    return sum(abs(a.get(t, 0.0) - b.get(t, 0.0)) for t in {*a, *b}) / 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_law_of_sequences_is_the_targets(engine: Engine, name: str) -> None:
+    law = sequence_law(engine, CASES[name])
+    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+    assert distance(law, target_law(engine, CASES[name])) < 1e-5
+
+
+def test_a_wrong_rule_is_seen(engine: Engine) -> None:
+    options = CASES["draft, token"]
+    law = sequence_law(engine, options, lambda level: replace(level, rule=ResidualIsTarget()))
+    assert distance(law, target_law(engine, options)) > 0.01
