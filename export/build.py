@@ -28,11 +28,12 @@ from .passes.weights import place_weights
 from .plan import ModelPlan
 from .progress import Progress
 from .prompts import PROMPTS
-from .quantize import quantize_model
+from .quantize import EXCEPTIONS, quantize_model
 from .source_model import SourceModel, load_source
 from .trace import Traced, trace
 from .weightfile import read_weights_from, write_graph
 
+FINE_KL = 0.25  # nats per token; an int4 model farther from its float graph gets finer layers
 _GRAPH = "model.onnx"
 
 
@@ -97,15 +98,20 @@ def build_model(
         found = parity.compare_blocks(made.path, made.entry, made.reference, ())
         figures = parity.as_figures(error=gate.error, block_error=found.error)
         return Built(entry=replace(made.entry, parity=figures), notes=made.notes)
-    entry = _write_precision(job, made)
-    with progress.stage(f"{plan.name}: check {plan.precision}"):
-        found = parity.compare_blocks(_path(job, entry), entry, made.reference, job.prompts)
-        drift = parity.measure_drift(
-            gate.rows, found.rows, precision=plan.precision, vocabulary=language.vocabulary
-        )
+    for finer in EXCEPTIONS if plan.precision == "int4" else EXCEPTIONS[:1]:
+        entry = _write_precision(job, made, finer)
+        with progress.stage(f"{plan.name}: check {plan.precision}"):
+            found = parity.compare_blocks(_path(job, entry), entry, made.reference, job.prompts)
+            drift = parity.measure_drift(gate.rows, found.rows, vocabulary=language.vocabulary)
+        if drift.mean_kl <= FINE_KL or finer == EXCEPTIONS[-1] or plan.precision != "int4":
+            break
+        staging.remove_folder(plan.name)
+    parity.check_drift(drift, precision=plan.precision)
     staging.remove_folder(job.float_folder)
     figures = parity.as_figures(error=gate.error, block_error=found.error, drift=drift)
-    return Built(entry=replace(entry, parity=figures), notes=made.notes)
+    kept = (f"kept in int8, as int4 alone loses too much: {' and '.join(sorted(finer))} layers",)
+    notes = made.notes + (kept if finer else ())
+    return Built(entry=replace(entry, parity=figures), notes=notes)
 
 
 def _make_float(job: _Job) -> tuple[_FloatGraph, parity.Passed]:
@@ -159,8 +165,8 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
     )
 
 
-def _write_precision(job: _Job, made: _FloatGraph) -> ModelEntry:
-    plan, graph = job.plan, made.prepared
+def _write_precision(job: _Job, made: _FloatGraph, finer: frozenset[str]) -> ModelEntry:
+    plan, graph = job.plan, made.prepared.clone()
     entry = _lowered_entry(plan, made.entry)
     folder = job.staging.make_folder(plan.name)
     with (
@@ -169,7 +175,7 @@ def _write_precision(job: _Job, made: _FloatGraph) -> ModelEntry:
     ):
         if plan.is_quantised:
             bits = 4 if plan.precision == "int4" else 8
-            quantize_model(graph, bits=bits, block_size=plan.block_size)
+            quantize_model(graph, bits=bits, block_size=plan.block_size, finer=finer)
         else:
             place_weights(graph)
             halve_model(graph)

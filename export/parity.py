@@ -116,31 +116,30 @@ def measure_drift(
     wanted: Sequence[NDArray[np.float32]],
     found: Sequence[NDArray[np.float32]],
     *,
-    precision: str,
     vocabulary: int,
 ) -> Drift:
-    """Compare the laws that two graphs give for the same prompts.
-
-    Raises ParityError when they are so far apart that the graph must be broken.
-    """
+    """Compare the laws that two graphs give for the same prompts."""
     divergences, agreements = [], []
     for a, b in zip(wanted, found, strict=True):
         p, q = _log_law(a[:, :vocabulary]), _log_law(b[:, :vocabulary])
         divergences.append((np.exp(p) * (p - q)).sum(axis=1))
         agreements.append(p.argmax(axis=1) == q.argmax(axis=1))
     kl, agree = np.concatenate(divergences), np.concatenate(agreements)
-    drift = Drift(
+    return Drift(
         mean_kl=_rounded(float(kl.mean())),
         top1_agreement=_rounded(float(agree.mean())),
         tokens=len(kl),
     )
+
+
+def check_drift(drift: Drift, *, precision: str) -> None:
+    """Raise ParityError when a graph is so far from the float one that it must be broken."""
     if not drift.mean_kl <= _KL_LIMIT[precision]:  # NaN fails too
         raise ParityError(
             f"the {precision} graph is {drift.mean_kl:.3g} nats per token from the float graph "
             f"(limit {_KL_LIMIT[precision]}): choose a finer precision (--precision int8) or a "
             "smaller --block-size"
         )
-    return drift
 
 
 def as_figures(*, error: float, block_error: float, drift: Drift | None = None) -> dict[str, Any]:

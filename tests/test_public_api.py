@@ -7,7 +7,8 @@ NAMES = """BundleError CapacityError Chunk Completion Engine EngineClosedError F
 PromptTooLongError ProviderError RequestError StageSeconds Stats"""
 
 OPTIONS = """coupled frequency_penalty ignore_eos k logit_bias max_tokens min_p min_tokens
-numerics presence_penalty repetition_penalty rule seed speculate stages stop temperature top_k top_p"""
+numerics presence_penalty repetition_penalty rule seed speculate stages stop temperature top_k
+top_p"""
 
 
 def test_the_public_names_are_these():
