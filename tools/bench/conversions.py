@@ -7,6 +7,7 @@ at all.
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -120,7 +121,11 @@ def build_genai(checkpoint: str, like: ModelEntry, python: Path, progress: Progr
 
 
 def make_genai_pair(wanted: Wanted, python: Path, progress: Progress) -> Path:
-    """Return a folder whose configuration joins the target's and the draft's models."""
+    """Return a folder that joins the target's and the draft's models.
+
+    The peer opens nothing outside the folder, so that both stand in it, by hard links where that
+    can be.
+    """
     if wanted.draft is None:
         raise ToolError("the bundle has no draft model: name one with --draft-checkpoint")
     target = build_genai(wanted.checkpoint, wanted.target, python, progress)
@@ -129,17 +134,24 @@ def make_genai_pair(wanted: Wanted, python: Path, progress: Progress) -> Path:
     if folder.is_dir():
         return folder
     partial = begin(folder)
-    shutil.copytree(target, partial, ignore=shutil.ignore_patterns("*.onnx", "*.onnx.data"))
+    shutil.copytree(target, partial, copy_function=link_file)
+    shutil.copytree(draft, partial / "draft", copy_function=link_file)
     name = "genai_config.json"
     whole = json.loads((target / name).read_text(encoding="utf-8"))
-    lesser = json.loads((draft / name).read_text(encoding="utf-8"))
-    whole["model"]["draft"] = lesser["model"]["decoder"]
-    for part, source in (("decoder", target), ("draft", draft)):
-        entry = whole["model"][part]
-        entry["filename"] = f"../../models/{source.name}/{entry['filename']}"
+    lesser = json.loads((draft / name).read_text(encoding="utf-8"))["model"]["decoder"]
+    whole["model"]["draft"] = {**lesser, "filename": f"draft/{lesser['filename']}"}
+    (partial / name).unlink()  # it is the target's own
     (partial / name).write_text(json.dumps(whole, indent=2), encoding="utf-8")
     partial.rename(folder)
     return folder
+
+
+def link_file(source: str, place: str) -> None:
+    """Give a file a second name, or copy it where the file system has no such thing."""
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copyfile(source, place)
 
 
 def make_optimum_model(wanted: Wanted, python: Path, progress: Progress) -> Path:

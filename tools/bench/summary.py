@@ -34,7 +34,9 @@ class RowSummary:
         mean_accepted_length: tokens per target pass; None where the engine does not say.
         acceptance_rate: accepted / tested; None where nothing was tested.
         drafted: drafted tokens of all answers; `tested` and `accepted` likewise.
-        busy_threads: threads that computed, the median over the answers.
+        busy_threads: threads that did the work, the median over the answers; sessions that take
+            turns have threads of their own.
+        busy_cores: processor time / wall time, likewise.
         peak_bytes: greatest resident memory of the worker's process up to the row's last answer.
         memory: named parts of it.
     """
@@ -56,6 +58,7 @@ class RowSummary:
     tested: int | None
     accepted: int | None
     busy_threads: float | None
+    busy_cores: float | None
     peak_bytes: int | None
     memory: Mapping[str, int]
 
@@ -145,6 +148,7 @@ def summarise_row(row: Row, record: Record) -> RowSummary:
     counts = {name: _sum(answers, name) for name in ("drafted", "tested", "accepted")}
     tokens = sum(one.tokens for one in figures)
     busy = make_spread(answer.busy_threads for answer in answers)
+    cores = make_spread(_divide(answer.cpu_s, answer.wall_s) for answer in answers)
     return RowSummary(
         name=row.name,
         worker=row.worker,
@@ -163,6 +167,7 @@ def summarise_row(row: Row, record: Record) -> RowSummary:
         tested=counts["tested"],
         accepted=counts["accepted"],
         busy_threads=busy.median if busy else None,
+        busy_cores=cores.median if cores else None,
         peak_bytes=max((a.peak_bytes for a in answers if a.peak_bytes), default=None),
         memory=answers[-1].memory if answers else {},
     )

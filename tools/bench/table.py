@@ -8,6 +8,8 @@ from .record import Record
 from .summary import Point, RowSummary, Summary, Width
 
 MEGABYTE = 1e6
+_SLACK_CORES = 0.2
+_IDLE_SHARE = 0.5
 
 
 def render_result(record: Record, summary: Summary) -> str:
@@ -68,8 +70,8 @@ def row_lines(rows: Iterable[RowSummary]) -> list[list[str]]:
     """Return the table of rows; those that did not run say so."""
     lines = [
         [
-            *("row", "tokens", "tokens/s", "ms/token", "first token ms"),
-            *("gap p50/p95/p99 ms", "tokens/pass", "accepted", "peak MB", "threads"),
+            *("row", "tokens", "tokens/s", "ms/token", "first token ms", "first text ms"),
+            *("gap p50/p95/p99 ms", "tokens/pass", "accepted", "peak MB", "threads", "cores"),
         ]
     ]
     for row in rows:
@@ -84,11 +86,13 @@ def row_lines(rows: Iterable[RowSummary]) -> list[list[str]]:
                 spread(row.tokens_per_s, 1),
                 number(row.token_s.median if row.token_s else None, 2, scale=1e3),
                 spread(row.first_token_s, 0, scale=1e3),
+                number(row.first_text_s.median if row.first_text_s else None, 0, scale=1e3),
                 gaps,
                 number(row.mean_accepted_length, 2),
                 number(row.acceptance_rate, 3),
                 number(row.peak_bytes, 0, scale=1 / MEGABYTE),
                 number(row.busy_threads, 0),
+                number(row.busy_cores, 1),
             ]
         )
     return lines
@@ -147,13 +151,17 @@ def width_lines(widths: Iterable[Width]) -> list[list[str]]:
 def find_warnings(record: Record, summary: Summary) -> list[str]:
     """Return what a reader has to know before trusting the figures."""
     lines = [f"{name}: {reason}" for name, reason in record.failed.items()]
-    lines += [
-        f"{row.name} was told to use {hello.threads} threads, but {row.busy_threads:g} did the work"
-        for row in summary.rows
-        if (hello := record.workers.get(row.worker)) is not None
-        and row.busy_threads is not None
-        and row.busy_threads != hello.threads
-    ]
+    machine = record.header["machine"]
+    load, cores = float(machine.get("load before", 0)), int(machine.get("cores", 1))
+    if load > _IDLE_SHARE * cores:
+        lines.append(
+            f"the machine was not idle (load {load:.2f} on {cores} cores before the run): no figure "
+            "here says much"
+        )
+    for row in summary.rows:
+        hello = record.workers.get(row.worker)
+        if hello is not None:
+            lines += _check_threads(row, hello.threads)
     own = {row.name for row in record.rows if row.worker == "forerun"}
     lines += [
         f"NOT the same tokens: {name} and plain part on {', '.join(prompts)}; left out of the ratio"
@@ -163,3 +171,14 @@ def find_warnings(record: Record, summary: Summary) -> list[str]:
     if not record.complete:
         lines.append("not complete: these are the figures of what was measured")
     return lines
+
+
+def _check_threads(row: RowSummary, wanted: int) -> list[str]:
+    """Return what is wrong with the threads that a row really used."""
+    told = f"{row.name} was told to use {wanted} threads"
+    if row.busy_threads is not None and row.busy_threads < wanted:
+        return [f"{told}, but {row.busy_threads:g} did the work"]
+    # Sessions that take turns have threads of their own: more of them is no more work at a time.
+    if row.busy_cores is not None and row.busy_cores > wanted + _SLACK_CORES:
+        return [f"{told}, but kept {row.busy_cores:.1f} cores busy"]
+    return []
