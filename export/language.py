@@ -6,7 +6,7 @@ template's own end of turn): one source replacing another is how a model runs on
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ def read_language(checkpoint: Checkpoint) -> Language:
 
     Raises CheckpointError: there is no tokenizer, or an end-of-text id is outside its vocabulary.
     """
+    declared = {name: _as_list(value, name) for name, value in _end_sources(checkpoint)}
     tokenizer = _load_tokenizer(checkpoint)
     inner = tokenizer.backend_tokenizer
     notes: list[str] = []
@@ -80,7 +81,8 @@ def read_language(checkpoint: Checkpoint) -> Language:
     content = _raw_tokenizer(checkpoint) or inner.to_str().encode("utf-8")
     vocab = inner.get_vocab(with_added_tokens=True)
     template = _chat_template(tokenizer)
-    end_ids, more = _end_ids(checkpoint, tokenizer, vocab, template)
+    declared["tokenizer"] = _as_list(tokenizer.eos_token_id, "tokenizer")
+    end_ids, more = _unite(checkpoint, declared, vocab, template)
     return Language(
         tokenizer_json=content,
         fingerprint=tokenizer_fingerprint(content),
@@ -142,15 +144,17 @@ def _chat_template(tokenizer: Any) -> str | None:
     return template or None
 
 
-def _end_ids(
-    checkpoint: Checkpoint, tokenizer: Any, vocab: Mapping[str, int], template: str | None
+def _unite(
+    checkpoint: Checkpoint,
+    declared: Mapping[str, Sequence[int]],
+    vocab: Mapping[str, int],
+    template: str | None,
 ) -> tuple[tuple[int, ...], list[str]]:
-    sources = dict(_end_sources(checkpoint))
-    sources["tokenizer"] = tokenizer.eos_token_id
+    """Return the union of all end-of-text ids, and what was added to it, in words."""
     found: set[int] = set()
     top = max(vocab.values())
-    for name, value in sources.items():
-        for token in _as_list(value, name):
+    for name, tokens in declared.items():
+        for token in tokens:
             if not 0 <= token <= top:
                 raise CheckpointError(
                     f"{checkpoint.path}: end-of-text id {token} in the {name} lies outside the "
@@ -177,7 +181,7 @@ def _end_sources(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
             yield f"{name} (text_config)", nested.get("eos_token_id")
 
 
-def _as_list(value: Any, source: str) -> Iterable[int]:
+def _as_list(value: Any, source: str) -> Sequence[int]:
     if value is None:
         return []
     values = value if isinstance(value, list) else [value]

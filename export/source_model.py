@@ -100,6 +100,7 @@ def _load(checkpoint: Checkpoint) -> tuple[PreTrainedModel, torch.dtype | None]:
                 attn_implementation="eager",
                 local_files_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported, and refused below in our own words
                 **arguments,
             )
         except Exception as error:  # the library raises many unrelated types
@@ -128,9 +129,11 @@ def _check_complete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
             f"{checkpoint.path} lacks {len(missing)} of the model's tensors, first {missing[0]}: "
             "the checkpoint is incomplete or of another family; nothing was made up for them"
         )
-    wrong = sorted(info.get("mismatched_keys") or [])
-    if wrong:
-        raise CheckpointError(f"{checkpoint.path}: tensor of a wrong shape: {wrong[0]}")
+    for name, found, expected in sorted(info.get("mismatched_keys") or []):
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor {name} has the shape {list(found)}, but by its config the "
+            f"model needs {list(expected)}: weights and config do not belong together"
+        )
 
 
 def _stored_type(checkpoint: Checkpoint) -> torch.dtype | None:
@@ -171,10 +174,9 @@ def _switch_point(rope: Any, tokens: int) -> int | None:
     if all(isinstance(value, dict) for value in rope.values()) and rope:  # one per layer type
         points = [_switch_point(value, tokens) for value in rope.values()]
         return min((p for p in points if p is not None), default=None)
-    kind = str(rope.get("rope_type", "default"))
-    if kind == "longrope" or "dynamic" in kind:
-        return int(rope.get("original_max_position_embeddings") or tokens)
-    return None
+    if rope.get("rope_type") != "longrope":  # dynamic scaling starts at the limit itself
+        return None
+    return int(rope.get("original_max_position_embeddings") or tokens)
 
 
 def _chosen_context(checkpoint: Checkpoint, limit: int, wished: int | None) -> int:

@@ -1,7 +1,8 @@
 """Leave nothing in the graph that depends on where and when it was made.
 
 Requires: a graph that is otherwise done. Ensures: no traces of source code or of this machine, low
-pinned format versions, nodes named by their order, declared operator sets that are used.
+pinned format versions, nodes and the values between them named by their order, declared operator
+sets that are used.
 """
 
 import onnx_ir as ir
@@ -20,3 +21,6 @@ def finish(model: ir.Model, *, name: str) -> None:
     model.graph.name = name
     for number, node in enumerate(model.graph):
         node.name = f"{node.op_type}_{number}"
+        for place, value in enumerate(node.outputs):
+            if not value.is_graph_output() and value.name:
+                value.name = f"{node.name}.{place}"

@@ -1,0 +1,149 @@
+"""Quantised weights: the bytes mean to ONNX Runtime what they mean here."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from tiny_exports import FAMILIES, export_of, traced_again
+
+from export.blocks import Blocks, dequantize_matrix, quantize_matrix
+from export.passes import SpeedPasses, prepare
+from export.quantize import quantize_model
+from runtime import Engine
+
+SHAPES = [(48, 64), (96, 192), (33, 72)]  # the last: no whole blocks, odd rows
+
+
+def weights(rows: int, columns: int) -> NDArray[np.float32]:
+    return np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+
+
+def run(op: str, first: NDArray, blocks: Blocks, **attributes: int) -> NDArray[np.float32]:
+    """Run one contrib op over the blocks; they are its constants."""
+    tables = {"packed": blocks.packed, "scales": blocks.scales}
+    if blocks.zeros is not None:
+        tables["zeros"] = blocks.zeros
+    order = ["first", *tables]
+    if op == "GatherBlockQuantized":
+        tables["packed"] = blocks.packed.reshape(len(blocks.packed), -1)
+        order[:2] = order[1::-1]
+    sizes = {"bits": blocks.bits, "block_size": blocks.block_size}
+    node = helper.make_node(op, order, ["out"], domain="com.microsoft", **sizes, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [
+            helper.make_tensor_value_info(
+                "first", helper.np_dtype_to_tensor_dtype(first.dtype), None
+            )
+        ],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in tables.items()],
+    )
+    model = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)],
+        ir_version=8,
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    result: NDArray[np.float32] = session.run(None, {"first": first})[0]
+    return result
+
+
+@pytest.mark.parametrize(("bits", "limit"), [(4, 0.11), (8, 0.008)])
+@pytest.mark.parametrize("block_size", [16, 32, 128])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_what_is_stored_is_close_to_what_was(
+    bits: int, limit: float, block_size: int, rows: int, columns: int
+) -> None:
+    weight = weights(rows, columns)
+    blocks = quantize_matrix(weight, bits=bits, block_size=block_size)
+    error = np.linalg.norm(dequantize_matrix(blocks) - weight) / np.linalg.norm(weight)
+    assert error < limit
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("block_size", [16, 32, 128])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_the_product_kernel_reads_the_blocks_as_they_are_meant(
+    bits: int, block_size: int, rows: int, columns: int
+) -> None:
+    blocks = quantize_matrix(weights(rows, columns), bits=bits, block_size=block_size)
+    source = weights(5, columns)
+    found = run("MatMulNBits", source, blocks, K=columns, N=rows)
+    np.testing.assert_allclose(found, source @ dequantize_matrix(blocks).T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_the_embedding_kernel_reads_the_same_bytes(bits: int, rows: int, columns: int) -> None:
+    blocks = quantize_matrix(weights(rows, columns), bits=bits, block_size=32)
+    ids = np.array([[0, rows - 1, 7]])
+    found = run("GatherBlockQuantized", ids, blocks, gather_axis=0, quantize_axis=1)
+    expected = dequantize_matrix(blocks)[ids]
+    np.testing.assert_allclose(found[..., :columns], expected, rtol=1e-6)
+    assert not found[..., columns:].any()  # the last block's padding
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_of_zero_stay_zero(bits: int) -> None:
+    weight = weights(4, 64)
+    weight[1] = 0
+    weight[2, :32] = 0
+    stored = dequantize_matrix(quantize_matrix(weight, bits=bits, block_size=32))
+    assert not stored[1].any()
+    assert not stored[2, :32].any()
+    assert np.isfinite(stored).all()
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+    blocks = quantize_matrix(weights(96, 192), bits=4, block_size=32)
+    rows = weights(8, 192)
+    rows[3] *= 1e4  # one scale for all rows would ruin the others
+    sizes = {"K": 192, "N": 96, "accuracy_level": 4}
+    together = run("MatMulNBits", rows, blocks, **sizes)
+    alone = np.concatenate([run("MatMulNBits", row[None], blocks, **sizes) for row in rows])
+    np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
+def test_every_weight_of_a_layer_is_quantised_and_a_shared_one_is_stored_once(family: str) -> None:
+    traced = traced_again(family)
+    prepare(traced.graph, context=128, speed=SpeedPasses())
+    quantize_model(traced.graph, bits=4, block_size=32)
+    ops = [node.op_type for node in traced.graph.graph]
+    assert "MatMul" not in ops
+    assert "Gemm" not in ops
+    assert ops.count("GatherBlockQuantized") == 1
+    names = [name for name in traced.graph.graph.initializers if name.endswith(".packed")]
+    sizes = [traced.graph.graph.initializers[n].const_value.size for n in names]
+    assert ops.count("MatMulNBits") == 2 * (5 if family != "gpt2" else 4) + 1
+    tied = family != "llama"
+    assert len(sizes) == ops.count("MatMulNBits") + (0 if tied else 1)
+
+
+@pytest.mark.parametrize("precision", ["int8", "float16"])
+def test_other_precisions_pass_the_gate_and_generate(precision: str) -> None:
+    report = export_of("qwen2", precision)
+    entry = report.manifest.target
+    assert entry.parity["top1_agreement"] > 0.9
+    assert entry.parity["mean_kl"] < 0.01
+    assert entry.cache.dtype == ("float16" if precision == "float16" else "float32")
+    with Engine.open(report.output, threads=1) as engine:
+        assert len(engine.complete("the", max_tokens=8, ignore_eos=True).token_ids) == 8
+
+
+def test_the_float16_graph_keeps_its_positions_and_logits_in_float32() -> None:
+    path = export_of("gpt_neox", "float16").output / "target" / "model.onnx"
+    graph = onnx.load(path, load_external_data=False).graph
+    assert graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    assert graph.output[1].type.tensor_type.elem_type == TensorProto.FLOAT16
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    (angles,) = [node for node in graph.node if node.op_type == "Cos"]
+    assert "gpt_neox" in FAMILIES
+    assert any(kind == TensorProto.FLOAT16 for kind in kinds.values())
+    frequencies = [name for name in kinds if "inv_freq" in name]
+    assert [kinds[name] for name in frequencies] == [TensorProto.FLOAT]
+    assert angles.output[0]

@@ -1,0 +1,79 @@
+"""Bundles of tiny random models, each exported once per test run and shared by all tests."""
+
+import atexit
+import functools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tiny_models import tiny_model, write_checkpoint
+from transformers import PreTrainedModel
+
+from export import build
+from export.pipeline import Report, export_bundle
+from export.plan import make_plan
+from export.progress import Progress
+from export.trace import Traced, trace
+
+_folder = tempfile.TemporaryDirectory(prefix="forerun-tiny-")
+atexit.register(_folder.cleanup)
+
+# What makes each family worth a test; the sizes of `tiny_models` hold otherwise.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": False},
+    "mistral": {"sliding_window": 16, "tie_word_embeddings": False},  # a window of 16 tokens
+    "gemma3_text": {"sliding_window": 16},  # mixed windows, two rotary bases, norms on q and k
+    "qwen2": {"tie_word_embeddings": True},  # biases, one matrix for embedding and head
+    "gpt2": {},  # learned positions, weights turned, layer norms
+    "gpt_neox": {},  # part of each head rotates
+}
+
+
+@functools.cache
+def model_of(family: str) -> PreTrainedModel:
+    """Return the family's tiny model as PyTorch runs it."""
+    return tiny_model(family, **FAMILIES[family])
+
+
+@functools.cache
+def checkpoint_of(family: str) -> Path:
+    """Return the folder of the family's checkpoint."""
+    return write_checkpoint(Path(_folder.name) / f"{family}-checkpoint", model_of(family))
+
+
+@functools.cache
+def _trace(family: str) -> Traced:
+    return trace(model_of(family))
+
+
+def traced_again(family: str) -> Traced:
+    """Return a trace of the family's model that may be changed; tracing is what takes seconds."""
+    traced = _trace(family)
+    return replace(traced, graph=traced.graph.clone())
+
+
+@contextmanager
+def traces_kept(family: str) -> Iterator[None]:
+    """Let exports of this family's checkpoint use the one trace of it."""
+    with mock.patch.object(build, "trace", side_effect=lambda _: traced_again(family)):
+        yield
+
+
+def export_of(family: str, precision: str = "float32") -> Report:
+    """Return the report of the family's bundle, exported at the first call."""
+    return _export(family, precision)
+
+
+@functools.cache
+def _export(family: str, precision: str) -> Report:
+    plan = make_plan(
+        target=str(checkpoint_of(family)),
+        output=Path(_folder.name) / f"{family}-{precision}",
+        precision=precision,
+    )
+    with traces_kept(family):
+        return export_bundle(plan, progress=Progress(quiet=True))
