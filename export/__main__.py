@@ -113,9 +113,9 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--block-size",
         type=int,
-        default=32,
         metavar="N",
-        help=f"weights that share a scale: {', '.join(map(str, BLOCK_SIZES))} (default 32)",
+        help=f"weights that share a scale: {', '.join(map(str, BLOCK_SIZES))} "
+        "(default: the larger of 128 and 32 that is faithful enough)",
     )
     parser.add_argument("--context", type=int, metavar="N", help="cap the context at N tokens")
     parser.add_argument("--overwrite", action="store_true", help="replace the bundle at DIR")

@@ -24,16 +24,17 @@ from .language import Language
 from .pair import check_width
 from .passes import VARIANTS, SpeedPasses, prepare
 from .passes.finish import finish
+from .passes.steady import steady_attention
 from .passes.weights import place_weights
 from .plan import ModelPlan
 from .progress import Progress
 from .prompts import PROMPTS
-from .quantize import EXCEPTIONS, quantize_model
+from .quantize import Storage, make_ladder, quantize_model
 from .source_model import SourceModel, load_source
 from .trace import Traced, trace
 from .weightfile import read_weights_from, write_graph
 
-FINE_KL = 0.25  # nats per token; an int4 model farther from its float graph gets finer layers
+FINE_KL = 0.2  # nats per token; int4 farther from the float graph is stored more finely
 _GRAPH = "model.onnx"
 
 
@@ -98,20 +99,30 @@ def build_model(
         found = parity.compare_blocks(made.path, made.entry, made.reference, ())
         figures = parity.as_figures(error=gate.error, block_error=found.error)
         return Built(entry=replace(made.entry, parity=figures), notes=made.notes)
-    for finer in EXCEPTIONS if plan.precision == "int4" else EXCEPTIONS[:1]:
-        entry = _write_precision(job, made, finer)
+    ladder = make_ladder(plan.precision, plan.block_size) if plan.is_quantised else (None,)
+    for storage in ladder:
+        entry = _write_precision(job, made, storage)
         with progress.stage(f"{plan.name}: check {plan.precision}"):
             found = parity.compare_blocks(_path(job, entry), entry, made.reference, job.prompts)
             drift = parity.measure_drift(gate.rows, found.rows, vocabulary=language.vocabulary)
-        if drift.mean_kl <= FINE_KL or finer == EXCEPTIONS[-1] or plan.precision != "int4":
+        if drift.mean_kl <= FINE_KL or storage == ladder[-1]:
             break
         staging.remove_folder(plan.name)
     parity.check_drift(drift, precision=plan.precision)
     staging.remove_folder(job.float_folder)
     figures = parity.as_figures(error=gate.error, block_error=found.error, drift=drift)
-    kept = (f"kept in int8, as int4 alone loses too much: {' and '.join(sorted(finer))} layers",)
-    notes = made.notes + (kept if finer else ())
+    notes = (*made.notes, *_storage_notes(storage, ladder))
     return Built(entry=replace(entry, parity=figures), notes=notes)
+
+
+def _storage_notes(storage: Storage | None, ladder: Sequence[Storage | None]) -> list[str]:
+    if storage is None or storage == ladder[0]:
+        return []
+    kinds = f", {' and '.join(sorted(storage.finer))} layers in int8" if storage.finer else ""
+    return [
+        f"stored in blocks of {storage.block_size}{kinds}, as coarser storage drifts more than "
+        f"{FINE_KL:g} nats per token from the float graph"
+    ]
 
 
 def _make_float(job: _Job) -> tuple[_FloatGraph, parity.Passed]:
@@ -152,6 +163,7 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
     folder = job.staging.make_folder(job.float_folder)
     with progress.stage(f"{name}: write float32", unit="bytes") as stage, writing(folder):
         lowered = graph.clone()
+        steady_attention(lowered)
         place_weights(lowered)
         finish(lowered, name=name)
         held = write_graph(lowered, folder / _GRAPH, f"{name}.weights", advance=stage.advance)
@@ -165,17 +177,18 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
     )
 
 
-def _write_precision(job: _Job, made: _FloatGraph, finer: frozenset[str]) -> ModelEntry:
+def _write_precision(job: _Job, made: _FloatGraph, storage: Storage | None) -> ModelEntry:
     plan, graph = job.plan, made.prepared.clone()
-    entry = _lowered_entry(plan, made.entry)
+    entry = _lowered_entry(plan, made.entry, storage)
     folder = job.staging.make_folder(plan.name)
     with (
         job.progress.stage(f"{plan.name}: write {plan.precision}", unit="bytes") as stage,
         writing(folder),
     ):
-        if plan.is_quantised:
-            bits = 4 if plan.precision == "int4" else 8
-            quantize_model(graph, bits=bits, block_size=plan.block_size, finer=finer)
+        if storage is not None:
+            if storage.is_steady:
+                steady_attention(graph)
+            quantize_model(graph, bits=4 if plan.precision == "int4" else 8, storage=storage)
         else:
             place_weights(graph)
             halve_model(graph)
@@ -203,9 +216,9 @@ def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
     )
 
 
-def _lowered_entry(plan: ModelPlan, entry: ModelEntry) -> ModelEntry:
-    if plan.is_quantised:
-        return replace(entry, precision=plan.precision, block_size=plan.block_size)
+def _lowered_entry(plan: ModelPlan, entry: ModelEntry, storage: Storage | None) -> ModelEntry:
+    if storage is not None:
+        return replace(entry, precision=plan.precision, block_size=storage.block_size)
     return replace(entry, precision=plan.precision, cache=replace(entry.cache, dtype="float16"))
 
 

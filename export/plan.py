@@ -22,13 +22,16 @@ _NO_KERNELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """One model of the bundle: `name` is its sub-folder, `reference` the checkpoint's name."""
+    """One model of the bundle: `name` is its sub-folder, `reference` the checkpoint's name.
+
+    Without a `block_size` the coarsest that is faithful enough is found by measuring.
+    """
 
     name: str
     role: str
     reference: str
     precision: str
-    block_size: int
+    block_size: int | None
     context: int | None
 
     @property
@@ -53,7 +56,7 @@ def make_plan(
     drafts: Sequence[str] = (),
     precision: str = "int4",
     draft_precision: str | None = None,
-    block_size: int = 32,
+    block_size: int | None = None,
     context: int | None = None,
     overwrite: bool = False,
 ) -> Plan:
@@ -65,7 +68,7 @@ def make_plan(
     _check_precision("--draft-precision", draft_precision or precision)
     if draft_precision is not None and not drafts:
         raise PlanError("--draft-precision is given, but no --draft")
-    if block_size not in BLOCK_SIZES:
+    if block_size is not None and block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise PlanError(f"--block-size must be one of {sizes}, but is {block_size}")
     if context is not None and context < SHORTEST_CONTEXT:

@@ -7,6 +7,7 @@ both embedding and head is stored once. Source: ONNX Runtime contrib operators o
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,37 @@ from .passes.pattern import add_weight, as_tensor, insert_node, is_weight, repla
 from .passes.tidy import tidy
 
 ACCURACY_LEVEL = 4
-# Layers that lose most in int4 (measured one by one on a 135M Llama: the layers that contract the
-# feed-forward part, then the head), from the most worthwhile set down.
-EXCEPTIONS: tuple[frozenset[str], ...] = (frozenset(), frozenset({"contracting", "head"}))
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How linear layers are stored: weights that share a scale, and which kinds get int8 anyway.
+
+    Kinds are `head`, and `contracting` for layers that make at most half as many features as they
+    read: measured one by one on a 135M Llama, these lose most in int4.
+    """
+
+    block_size: int
+    finer: frozenset[str] = frozenset()
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether CPU kernels give a row the same bits whatever rows come with it (measured)."""
+        return self.block_size <= 32
+
+
+_FINER = frozenset({"contracting", "head"})
+# From the fastest to the most faithful; the first that keeps within the gate's measure is taken.
+INT4_LADDER = (Storage(128), Storage(32), Storage(32, _FINER))
+
+
+def make_ladder(precision: str, block_size: int | None) -> tuple[Storage, ...]:
+    """Return the storages to try in turn, for a block size that the user named or `None`."""
+    if precision == "int8":
+        return (Storage(block_size or 32),)
+    if block_size is None:
+        return INT4_LADDER
+    return (Storage(block_size), Storage(block_size, _FINER))
 
 
 class _Table:
@@ -66,20 +95,14 @@ class _Table:
         return array
 
 
-def quantize_model(
-    model: ir.Model, *, bits: int, block_size: int, finer: frozenset[str] = frozenset()
-) -> int:
-    """Quantise in place; return how many nodes read quantised weights.
-
-    `finer` names kinds of layers that get int8 whatever `bits` says: `head`, and `contracting` for
-    those that make at most half as many features as they read.
-    """
-    graph = model.graph
+def quantize_model(model: ir.Model, *, bits: int, storage: Storage) -> int:
+    """Quantise in place; return how many nodes read quantised weights."""
+    graph, block_size = model.graph, storage.block_size
     tables: dict[ir.Value, _Table] = {}
 
     def table_of(weight: ir.Value, kind: str = "") -> _Table:
         if weight not in tables:
-            own = 8 if kind in finer else bits
+            own = 8 if kind in storage.finer else bits
             tables[weight] = _Table(graph, weight, bits=own, block_size=block_size)
         return tables[weight]
 

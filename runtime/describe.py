@@ -33,6 +33,8 @@ def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
     yield f"  on disk       {bundle.weight_bytes(model) / _MIB:.1f} MiB"
     yield f"  context       {model.context} tokens"
     yield f"  cache         {token_bytes / 1024:.1f} KiB a token, {cache.dtype}"
+    steady = "the same" if model.is_steady else "rounded differently"
+    yield f"  numerics      a token alone and in a block: {steady}"
     yield f"  licence       {model.licence or 'not stated'}"
     for name, value in sorted(model.parity.items()):
         shown = f"{value:.3g}" if isinstance(value, float) else value

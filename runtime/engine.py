@@ -252,7 +252,7 @@ class Engine:
         with self._turn():
             end_ids = self.bundle.manifest.end_ids
             for model in (self.target, *self.drafts.values()):
-                model.has_even_widths = request.numerics == "fixed-width"
+                model.has_even_widths = not model.is_steady and request.has_even_widths
             level = make_stack(
                 self.target,
                 self.drafts,

@@ -85,6 +85,11 @@ class ModelEntry:
     block_size: int | None = None
     parity: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether a row had the same bits alone and in a block when the export compared them."""
+        return not self.parity.get("block_error")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:

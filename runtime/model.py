@@ -85,6 +85,7 @@ class OnnxModel:
         self.session = Session(graph, provider=provider, threads=threads)
         _check_signature(self.session, entry, graph)
         self.cache = Cache(self.session, entry.cache, context=entry.context)
+        self.is_steady = entry.is_steady
         self.has_even_widths = False
         self._logits_width = entry.logits
         self._bindings: OrderedDict[tuple[int, int], _Step] = OrderedDict()

@@ -31,8 +31,9 @@ class Options(TypedDict, total=False):
         k: the most tokens drafted in a round of the target; without it the stack's default.
         stages: the drafters to stack, bottom first: `suffix` or `lookup`, then names of
             the bundle's drafts.
-        numerics: `default`, or `fixed-width` to run every pass at an even width, so that weights in
-            blocks of more than 32 too give the same bits with speculation on and off.
+        numerics: matters for bundles whose kernels round a single row in their own way (int4 in
+            blocks of more than 32). `default` decodes plainly at the fastest width; `fixed-width`
+            gives the bits that speculation gives, so that text is the same on and off.
         rule: acceptance rule when sampling with a draft model; `auto` is `block`.
     """
 
@@ -71,6 +72,11 @@ class Request:
     stages: tuple[str, ...] | None = None
     rule: str = "auto"
     numerics: str = "default"
+
+    @property
+    def has_even_widths(self) -> bool:
+        """Whether passes run at even widths, which all give the same bits."""
+        return self.numerics == "fixed-width" or not self.is_plain
 
     @property
     def is_plain(self) -> bool:

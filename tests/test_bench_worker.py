@@ -1,6 +1,7 @@
 """Workers as processes: they start, answer, fail with a reason, and stand still between turns."""
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -91,6 +92,34 @@ def test_a_closed_worker_is_gone(worker: Worker) -> None:
     assert process.poll() is not None
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_stopped_worker_does_not_outlive_its_benchmark() -> None:
+    words = (
+        "from tests.test_bench_worker import make_launch\n"
+        "from tools.bench.worker import Worker\n"
+        "print(Worker(make_launch())._process.pid, flush=True)\n"
+        "input()\n"
+    )
+    root = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(root), str(root / "tests")])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    with parent:
+        assert parent.stdout is not None
+        stat = Path(f"/proc/{int(parent.stdout.readline())}/stat")
+        parent.kill()
+    for _ in range(500):
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX":
+            return
+        time.sleep(0.01)
+    raise AssertionError("it is still there")
 
 
 def test_a_worker_that_fails_leaves_the_others_alone() -> None:

@@ -53,7 +53,7 @@ def test_a_whole_export_prints_one_object_and_the_same_bytes_as_another_process(
     (model,) = report["models"]
     assert (model["name"], model["precision"]) == ("target", "int4")
     assert model["parity"]["max_error"] < 1e-5
-    assert model["parity"]["block_error"] == 0
+    assert model["parity"]["block_error"] < 1e-6
     assert 0 < model["parity"]["mean_kl"] < 0.5
     assert report["end_ids"] == [1]
     assert set(report["seconds"]) >= {"target: trace", "target: check int4", "publish"}

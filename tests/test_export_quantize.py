@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tiny_exports import FAMILIES, export_of, traced_again
 
+from export import build
 from export.blocks import Blocks, dequantize_matrix, quantize_matrix
 from export.passes import SpeedPasses, prepare
-from export.quantize import quantize_model
+from export.quantize import INT4_LADDER, Storage, make_ladder, quantize_model
 from runtime import Engine
 
 SHAPES = [(48, 64), (96, 192), (33, 72)]  # the last: no whole blocks, odd rows
@@ -112,7 +113,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
 def test_every_weight_of_a_layer_is_quantised_and_a_shared_one_is_stored_once(family: str) -> None:
     traced = traced_again(family)
     prepare(traced.graph, context=128, speed=SpeedPasses())
-    quantize_model(traced.graph, bits=4, block_size=32)
+    quantize_model(traced.graph, bits=4, storage=Storage(32))
     ops = [node.op_type for node in traced.graph.graph]
     assert "MatMul" not in ops
     assert "Gemm" not in ops
@@ -147,3 +148,21 @@ def test_the_float16_graph_keeps_its_positions_and_logits_in_float32() -> None:
     frequencies = [name for name in kinds if "inv_freq" in name]
     assert [kinds[name] for name in frequencies] == [TensorProto.FLOAT]
     assert angles.output[0]
+
+
+def test_short_blocks_are_steady_and_coarse_storage_gives_way_to_finer() -> None:
+    (model,) = export_of("llama", "int4", 32).manifest.models
+    assert model.parity["block_error"] == 0
+    assert model.is_steady
+    assert make_ladder("int4", None) == INT4_LADDER
+    assert [storage.block_size for storage in make_ladder("int4", 64)] == [64, 64]
+    assert make_ladder("int8", None) == (Storage(32),)
+
+
+def test_the_ladder_is_climbed_until_the_graph_is_faithful(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "FINE_KL", 0.0)
+    report = export_of("qwen2", "int4", 64)  # asked for here alone, so made here
+    assert report.manifest.target.block_size == 64
+    assert any("contracting and head layers in int8" in note for note in report.notes)

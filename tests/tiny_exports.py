@@ -63,17 +63,18 @@ def traces_kept(family: str) -> Iterator[None]:
         yield
 
 
-def export_of(family: str, precision: str = "float32") -> Report:
+def export_of(family: str, precision: str = "float32", block_size: int | None = None) -> Report:
     """Return the report of the family's bundle, exported at the first call."""
-    return _export(family, precision)
+    return _export(family, precision, block_size)
 
 
 @functools.cache
-def _export(family: str, precision: str) -> Report:
+def _export(family: str, precision: str, block_size: int | None) -> Report:
     plan = make_plan(
         target=str(checkpoint_of(family)),
-        output=Path(_folder.name) / f"{family}-{precision}",
+        output=Path(_folder.name) / f"{family}-{precision}-{block_size}",
         precision=precision,
+        block_size=block_size,
     )
     with traces_kept(family):
         return export_bundle(plan, progress=Progress(quiet=True))

@@ -209,7 +209,11 @@ def _compare(
     fair = True
     with progress.stage(f"parity, {name}", total=len(prompts)) as stage:
         for i, prompt in enumerate(prompts):
-            asked = settings | {"max_tokens": PARITY_TOKENS, "ignore_eos": True}
+            asked = settings | {
+                "max_tokens": PARITY_TOKENS,
+                "ignore_eos": True,
+                "numerics": "fixed-width",
+            }
             for found in compare_answers(engine, [prompt], [stack], **asked).values():
                 differences += [str(replace(difference, prompt=i)) for difference in found]
                 fair &= all(difference.is_tie for difference in found)

@@ -19,7 +19,7 @@ from export.progress import Progress
 from runtime import Completion, Engine, ForerunError, PromptTooLongError
 from runtime.arguments import Parser
 from runtime.noise import Noise
-from runtime.request import Options, make_request
+from runtime.request import NUMERICS, Options, make_request
 from runtime.sampling import Sampler, make_law
 from runtime.stack import COPIERS
 
@@ -121,7 +121,9 @@ def main(argv: list[str] | None = None) -> int:
             prompts = encode_questions(engine, args.prompts, limit=args.limit)
             stacks = args.stages or [[name] for name in (*COPIERS, *engine.drafts)]
             configurations = [Options(stages=stack, k=k) for stack in stacks for k in args.k]
-            settings = Options(max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)
+            settings = Options(
+                max_tokens=args.max_tokens, ignore_eos=args.ignore_eos, numerics=args.numerics
+            )
             if args.coupled:
                 settings |= {"coupled": True, "temperature": args.coupled, "seed": 1}
             with progress.stage("comparing", total=len(prompts)) as stage:
@@ -161,6 +163,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     add("--coupled", type=float, metavar="T", help="sample coupled at this temperature")
     add("--ignore-eos", action="store_true", help="go on after end-of-text tokens")
+    add("--numerics", choices=NUMERICS, default="fixed-width", help="see README, Exactness")
     add("--threads", type=int, metavar="N")
     add("--quiet", action="store_true", help="no progress on standard error")
     return parser

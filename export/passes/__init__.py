@@ -16,7 +16,6 @@ from .packing import pack_qkv
 from .positions import lower_positions
 from .rotary import rotate_in_attention
 from .simplify import simplify
-from .steady import steady_attention
 from .tidy import tidy
 
 
@@ -56,6 +55,5 @@ def prepare(model: ir.Model, *, context: int, speed: SpeedPasses) -> dict[str, i
     if speed.packing:
         changes["packing"] = pack_qkv(model)
     changes["positions"] = lower_positions(model)
-    changes["steady"] = steady_attention(model)
     changes["tidy"] += tidy(model)
     return changes

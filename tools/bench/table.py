@@ -155,8 +155,8 @@ def find_warnings(record: Record, summary: Summary) -> list[str]:
     load, cores = float(machine.get("load before", 0)), int(machine.get("cores", 1))
     if load > _IDLE_SHARE * cores:
         lines.append(
-            f"the machine was not idle (load {load:.2f} on {cores} cores before the run): no figure "
-            "here says much"
+            f"the machine was not idle (load {load:.2f} on {cores} cores before the run): the "
+            "figures say little"
         )
     for row in summary.rows:
         hello = record.workers.get(row.worker)
