@@ -1,6 +1,7 @@
 """The import directions, sizes and names that the code map promises, held by reading the source."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -209,3 +210,12 @@ def test_only_programs_print(file: Path) -> None:
 def test_tests_are_flat_and_no_package() -> None:
     assert not list((ROOT / "tests").rglob("__init__.py")), "it would shadow the real packages"
     assert all(file.parent == ROOT / "tests" for file in (ROOT / "tests").rglob("test_*.py"))
+
+
+def test_the_readme_maps_every_module() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./]+)`", text[text.index("## How it fits together") :]))
+    for file in (*EXPORT_FILES, *RUNTIME_FILES):
+        parts = file.relative_to(ROOT).with_suffix("").parts[1:]
+        spellings = {"/".join(parts), parts[-1]}
+        assert parts[-1] == "__init__" or spellings & named, f"{name_of(file)} is not in the map"
