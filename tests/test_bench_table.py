@@ -6,8 +6,8 @@ from test_bench_record import HEADER, make_record
 
 from tools.bench.busy import Clock, count_busy, read_clock, read_peak_bytes
 from tools.bench.figures import Spread
-from tools.bench.page import make_table
 from tools.bench.record import Record
+from tools.bench.sections import make_table
 from tools.bench.summary import summarise
 from tools.bench.table import align, number, render_result, spread
 
