@@ -5,7 +5,9 @@ and speculative decoding, this product and its peers are measured by one code pa
 Standard library only.
 """
 
+import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +15,8 @@ from typing import Any, Protocol, TextIO
 
 from .busy import count_busy, read_clock, read_peak_bytes
 from .wire import Answer, Failure, Hello, Job, Timed, decode, encode
+
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 class Emit(Protocol):
@@ -53,7 +57,9 @@ def serve(
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
     """Load the engine, then answer jobs until there are no more; return the exit code."""
-    jobs = sys.stdin if jobs is None else jobs
+    if jobs is None:
+        jobs = sys.stdin
+        _die_with_parent()
     answers = _claim_stdout() if answers is None else answers
 
     def tell(message: Answer | Failure | Hello) -> None:
@@ -121,6 +127,12 @@ def explain(error: Exception) -> str:
         return type(error).__name__
     said = lines[0] if len(lines) == 1 else f"{lines[0]}; {lines[-1]}"
     return f"{type(error).__name__}: {said}"
+
+
+def _die_with_parent() -> None:
+    """End with the benchmark, even when it is killed while this process stands still."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _claim_stdout() -> TextIO:
