@@ -5,6 +5,10 @@ In: a float32 matrix `[N, K]`. Out: `Blocks`, bytes as com.microsoft.MatMulNBits
 byte, the lower half first.
 """
 
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +41,8 @@ def quantize_matrix(weight: NDArray[np.float32], *, bits: int, block_size: int) 
     scales = np.empty((rows, blocks), np.float32)
     zeros = np.empty((rows, blocks), np.uint8)
     step = max(1, _ROWS_AT_ONCE // (blocks * block_size))
-    for start in range(0, rows, step):
+
+    def quantize_rows(start: int) -> None:
         part = torch.from_numpy(weight[start : start + step].copy())  # mapped files are read-only
         part = torch.nn.functional.pad(part, (0, blocks * block_size - columns))
         part = part.reshape(-1, block_size)
@@ -46,10 +51,28 @@ def quantize_matrix(weight: NDArray[np.float32], *, bits: int, block_size: int) 
         packed[start:stop] = _pack(codes, bits).reshape(-1, blocks, block_size * bits // 8)
         scales[start:stop] = scale.reshape(-1, blocks).numpy()
         zeros[start:stop] = zero.reshape(-1, blocks).to(torch.uint8).numpy()
+
+    with _one_thread_an_operation(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(quantize_rows, range(0, rows, step)):
+            pass
     symmetric = bits == 8
     return Blocks(
         packed, scales, None if symmetric else _pack_zeros(zeros), bits, block_size, columns
     )
+
+
+@contextmanager
+def _one_thread_an_operation() -> Iterator[None]:
+    """Let each small operation run on its own thread: threads that share one wait for each other.
+
+    On a machine that does other work too, waiting takes far longer than the arithmetic.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def dequantize_matrix(blocks: Blocks) -> NDArray[np.float32]:
