@@ -28,7 +28,9 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _make_parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    interruption = _Interruption()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interruption.note)
     try:
         plan = make_plan(
             target=options.target,
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             context=options.context,
             overwrite=options.overwrite,
         )
-        report = _run(plan, quiet=options.quiet)
+        report = _run(plan, Progress(quiet=options.quiet, is_cancelled=interruption.came))
     except ForerunError as error:
         print(f"forerun-export: {_one_line(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -124,7 +126,7 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(plan: Plan, *, quiet: bool) -> "Report":
+def _run(plan: Plan, progress: Progress) -> "Report":
     # Before the libraries are loaded, which read it once: local files never touch the network.
     from .recipes import read_recipes
 
@@ -134,11 +136,23 @@ def _run(plan: Plan, *, quiet: bool) -> "Report":
         os.environ["HF_HUB_OFFLINE"] = "1"
     from .pipeline import export_bundle
 
-    return export_bundle(plan, progress=Progress(quiet=quiet))
+    return export_bundle(plan, progress=progress)
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+class _Interruption:
+    """Remembers a Ctrl-C or a termination: tracing may swallow the exception that it raises."""
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def note(self, *_: object) -> None:
+        """Take the signal."""
+        self._came = True
+        raise KeyboardInterrupt
+
+    def came(self) -> bool:
+        """Whether a signal has come."""
+        return self._came
 
 
 def _one_line(text: str) -> str:

@@ -34,6 +34,8 @@ class Progress:
     """Tells a person how far a job is.
 
     `quiet` writes nothing (stage times are still kept); `stream` is standard error by default.
+    `is_cancelled` is asked before each stage: libraries may swallow the exception of a Ctrl-C, and
+    then no further stage begins.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class Progress:
         *,
         quiet: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.seconds: dict[str, float] = {}
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
         self._clock = clock
+        self._is_cancelled = is_cancelled
         self._rewrites = not quiet and self._stream.isatty()
         self._line_is_open = False
 
@@ -58,6 +62,8 @@ class Progress:
 
         Its last line says how long it took, or where it stood when an exception ended it.
         """
+        if self._is_cancelled():
+            raise KeyboardInterrupt
         stage = Stage(self, name, total=total, done=done, unit=unit)
         if self._rewrites:
             self.show(stage.state())

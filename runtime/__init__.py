@@ -9,18 +9,22 @@
 Needs NumPy, ONNX Runtime, tokenizers and jinja2; never torch.
 """
 
-from .engine import Completion, Engine
-from .errors import (
-    BundleError,
-    CapacityError,
-    EngineClosedError,
-    ForerunError,
-    PromptTooLongError,
-    ProviderError,
-    RequestError,
-)
-from .generation import Chunk
-from .stats import StageSeconds, Stats
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .engine import Completion, Engine
+    from .errors import (
+        BundleError,
+        CapacityError,
+        EngineClosedError,
+        ForerunError,
+        PromptTooLongError,
+        ProviderError,
+        RequestError,
+    )
+    from .generation import Chunk
+    from .stats import StageSeconds, Stats
 
 __all__ = [
     "BundleError",
@@ -36,3 +40,21 @@ __all__ = [
     "StageSeconds",
     "Stats",
 ]
+
+_HOMES = {
+    "Completion": "engine",
+    "Engine": "engine",
+    "Chunk": "generation",
+    "StageSeconds": "stats",
+    "Stats": "stats",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for.
+
+    Programs that only read a bundle's manifest, or only fetch a file, do not pay for an engine.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module 'runtime' has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)

@@ -89,3 +89,12 @@ def test_amounts_are_written_in_their_units() -> None:
     assert render_state(StageState("x", 7, None, "steps", 0.5, None)) == "x: 7, 0.5 s"
     assert render_end(StageState("x", 12, 12, "steps", 2.0, 0.0)) == "x: 12 in 2.0 s"
     assert render_end(StageState("x", 0, None, "steps", 2.0, None)) == "x: 2.0 s"
+
+
+def test_no_stage_begins_after_an_interruption_that_a_library_swallowed() -> None:
+    came = False
+    progress = Progress(quiet=True, is_cancelled=lambda: came)
+    with progress.stage("first"):
+        came = True
+    with pytest.raises(KeyboardInterrupt), progress.stage("second"):
+        pass
