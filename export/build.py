@@ -20,6 +20,7 @@ from .bundle import Staging, writing
 from .checkpoint import Checkpoint
 from .errors import ParityError
 from .halve import halve_model
+from .importance import Importance, measure_importance
 from .language import Language
 from .pair import check_width
 from .passes import VARIANTS, SpeedPasses, prepare
@@ -28,7 +29,7 @@ from .passes.steady import steady_attention
 from .passes.weights import place_weights
 from .plan import ModelPlan
 from .progress import Progress
-from .prompts import PROMPTS
+from .prompts import EVERYDAY_TEXTS, PROMPTS
 from .quantize import Storage, make_ladder, quantize_model
 from .source_model import SourceModel, load_source
 from .trace import Traced, trace
@@ -54,6 +55,7 @@ class _FloatGraph:
     entry: ModelEntry
     prepared: ir.Model
     reference: parity.Reference
+    importance: Importance | None
     notes: tuple[str, ...]
 
 
@@ -107,6 +109,10 @@ def build_model(
             drift = parity.measure_drift(gate.rows, found.rows, vocabulary=language.vocabulary)
         if drift.mean_kl <= FINE_KL or storage == ladder[-1]:
             break
+        progress.note(
+            f"{plan.name}: {_words(storage)} drifts {drift.mean_kl:.3f} nats per token from the "
+            f"float graph, more than {FINE_KL:g}: stored more finely"
+        )
         staging.remove_folder(plan.name)
     parity.check_drift(drift, precision=plan.precision)
     staging.remove_folder(job.float_folder)
@@ -118,11 +124,17 @@ def build_model(
 def _storage_notes(storage: Storage | None, ladder: Sequence[Storage | None]) -> list[str]:
     if storage is None or storage == ladder[0]:
         return []
-    kinds = f", {' and '.join(sorted(storage.finer))} layers in int8" if storage.finer else ""
     return [
-        f"stored in blocks of {storage.block_size}{kinds}, as coarser storage drifts more than "
-        f"{FINE_KL:g} nats per token from the float graph"
+        f"stored in {_words(storage)}, as coarser storage drifts more than {FINE_KL:g} nats per "
+        "token from the float graph"
     ]
+
+
+def _words(storage: Storage | None) -> str:
+    if storage is None:
+        return "half precision"
+    kinds = f", {' and '.join(sorted(storage.finer))} layers in int8" if storage.finer else ""
+    return f"blocks of {storage.block_size}{kinds}"
 
 
 def _make_float(job: _Job) -> tuple[_FloatGraph, parity.Passed]:
@@ -148,6 +160,7 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
     with progress.stage(f"{name}: load"):
         source = load_source(job.checkpoint, context=job.plan.context)
         reference = parity.make_reference(source.model, vocabulary=job.language.vocabulary)
+        importance = _weigh_inputs(job, source)
     with progress.stage(f"{name}: trace"):
         traced = trace(source.model)
         entry = _entry(job, source, traced)
@@ -173,8 +186,17 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
         entry=entry,
         prepared=graph,
         reference=reference,
+        importance=importance,
         notes=source.notes,
     )
+
+
+def _weigh_inputs(job: _Job, source: SourceModel) -> Importance | None:
+    """Measure what inputs carry, where rounding is coarse enough for it to matter."""
+    if job.plan.precision != "int4":
+        return None
+    texts = [job.language.encode(text)[: source.context] for text in EVERYDAY_TEXTS]
+    return measure_importance(source.model, texts)
 
 
 def _write_precision(job: _Job, made: _FloatGraph, storage: Storage | None) -> ModelEntry:
@@ -188,7 +210,8 @@ def _write_precision(job: _Job, made: _FloatGraph, storage: Storage | None) -> M
         if storage is not None:
             if storage.is_steady:
                 steady_attention(graph)
-            quantize_model(graph, bits=4 if plan.precision == "int4" else 8, storage=storage)
+            bits = 4 if plan.precision == "int4" else 8
+            quantize_model(graph, bits=bits, storage=storage, importance=made.importance)
         else:
             place_weights(graph)
             halve_model(graph)
@@ -218,7 +241,12 @@ def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
 
 def _lowered_entry(plan: ModelPlan, entry: ModelEntry, storage: Storage | None) -> ModelEntry:
     if storage is not None:
-        return replace(entry, precision=plan.precision, block_size=storage.block_size)
+        return replace(
+            entry,
+            precision=plan.precision,
+            block_size=storage.block_size,
+            int8_layers=tuple(sorted(storage.finer)),
+        )
     return replace(entry, precision=plan.precision, cache=replace(entry.cache, dtype="float16"))
 
 

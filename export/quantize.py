@@ -15,8 +15,17 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from .blocks import Blocks, quantize_matrix
+from .importance import Importance
 from .passes.linear import Linear, find_linears
-from .passes.pattern import add_weight, as_tensor, insert_node, is_weight, replace_value
+from .passes.pattern import (
+    add_weight,
+    as_tensor,
+    derived_name,
+    insert_node,
+    is_weight,
+    replace_value,
+    source_name,
+)
 from .passes.tidy import tidy
 
 ACCURACY_LEVEL = 4
@@ -56,9 +65,18 @@ def make_ladder(precision: str, block_size: int | None) -> tuple[Storage, ...]:
 class _Table:
     """The initializers of one quantised matrix; its bytes are made when they are first written."""
 
-    def __init__(self, graph: ir.Graph, weight: ir.Value, *, bits: int, block_size: int) -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        weight: ir.Value,
+        *,
+        bits: int,
+        block_size: int,
+        importance: Importance,
+    ) -> None:
         assert weight.const_value is not None
         self._content = weight.const_value
+        self._importance = importance.get(source_name(weight.name))
         self.bits = bits
         self._block_size = block_size
         self.rows, self.columns = (int(n) for n in self._content.shape.numpy())
@@ -74,7 +92,7 @@ class _Table:
         self._unread = {"packed", "scales"} | ({"zeros"} if bits == 4 else set())
 
     def _add(self, graph: ir.Graph, part: str, dtype: type, width: tuple[int, ...]) -> ir.Value:
-        name = f"{self.name}.{part}"
+        name = derived_name(self.name, part)
         lazy = ir.LazyTensor(
             lambda: as_tensor(self._part(part), name),
             dtype=ir.DataType.from_numpy(np.dtype(dtype)),
@@ -87,7 +105,12 @@ class _Table:
         # Parts are written one after the other: quantise once, let go after the last.
         if self._made is None:
             weight = self._content.numpy().astype(np.float32, copy=False)
-            self._made = quantize_matrix(weight, bits=self.bits, block_size=self._block_size)
+            self._made = quantize_matrix(
+                weight,
+                bits=self.bits,
+                block_size=self._block_size,
+                importance=self._importance,
+            )
         array: NDArray[Any] = getattr(self._made, part)
         self._unread.discard(part)
         if not self._unread:
@@ -95,15 +118,22 @@ class _Table:
         return array
 
 
-def quantize_model(model: ir.Model, *, bits: int, storage: Storage) -> int:
-    """Quantise in place; return how many nodes read quantised weights."""
+def quantize_model(
+    model: ir.Model, *, bits: int, storage: Storage, importance: Importance | None = None
+) -> int:
+    """Quantise in place; return how many nodes read quantised weights.
+
+    `importance` says, by a weight's name in the checkpoint, how much each of its inputs matters.
+    """
     graph, block_size = model.graph, storage.block_size
     tables: dict[ir.Value, _Table] = {}
 
     def table_of(weight: ir.Value, kind: str = "") -> _Table:
         if weight not in tables:
             own = 8 if kind in storage.finer else bits
-            tables[weight] = _Table(graph, weight, bits=own, block_size=block_size)
+            tables[weight] = _Table(
+                graph, weight, bits=own, block_size=block_size, importance=importance or {}
+            )
         return tables[weight]
 
     changed = 0
@@ -152,7 +182,9 @@ def _replace_linear(linear: Linear, table: _Table, block_size: int) -> None:
 def _replace_gather(graph: ir.Graph, gather: ir.Node, table: _Table, block_size: int) -> None:
     """Read rows of the packed table; the last block's padding is cut off again."""
     width = table.blocks * block_size * table.bits // 8
-    flat = add_weight(graph, f"{table.name}.flat", as_tensor(np.array([table.rows, width])))
+    flat = add_weight(
+        graph, derived_name(table.name, "flat"), as_tensor(np.array([table.rows, width]))
+    )
     data = insert_node(gather, "Reshape", [table.packed, flat])
     rows = insert_node(
         gather,
@@ -165,7 +197,7 @@ def _replace_gather(graph: ir.Graph, gather: ir.Node, table: _Table, block_size:
     result = rows
     if table.blocks * block_size != table.columns:
         cuts = [
-            add_weight(graph, f"{table.name}.{name}", as_tensor(np.array([value])))
+            add_weight(graph, derived_name(table.name, name), as_tensor(np.array([value])))
             for name, value in (("start", 0), ("end", table.columns), ("axis", 2))
         ]
         rows.outputs[0].shape = None

@@ -6,11 +6,14 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from tiny_exports import FAMILIES, export_of, traced_again
+from tiny_exports import FAMILIES, export_of, model_of, traced_again
 
 from export import build
 from export.blocks import Blocks, dequantize_matrix, quantize_matrix
+from export.importance import measure_importance
 from export.passes import SpeedPasses, prepare
+from export.passes.linear import find_linears
+from export.passes.pattern import source_name
 from export.quantize import INT4_LADDER, Storage, make_ladder, quantize_model
 from runtime import Engine
 
@@ -118,7 +121,7 @@ def test_every_weight_of_a_layer_is_quantised_and_a_shared_one_is_stored_once(fa
     assert "MatMul" not in ops
     assert "Gemm" not in ops
     assert ops.count("GatherBlockQuantized") == 1
-    names = [name for name in traced.graph.graph.initializers if name.endswith(".packed")]
+    names = [name for name in traced.graph.graph.initializers if name.endswith("#packed")]
     sizes = [traced.graph.graph.initializers[n].const_value.size for n in names]
     assert ops.count("MatMulNBits") == 2 * (5 if family != "gpt2" else 4) + 1
     tied = family != "llama"
@@ -166,3 +169,29 @@ def test_the_ladder_is_climbed_until_the_graph_is_faithful(
     report = export_of("qwen2", "int4", 64)  # asked for here alone, so made here
     assert report.manifest.target.block_size == 64
     assert any("contracting and head layers in int8" in note for note in report.notes)
+
+
+def test_rounding_spares_what_inputs_carry_most() -> None:
+    weight = weights(64, 128)
+    importance = np.where(np.arange(128) % 8 == 0, 50.0, 0.1).astype(np.float32)
+    errors = [
+        np.square(dequantize_matrix(blocks) - weight) @ importance
+        for blocks in (
+            quantize_matrix(weight, bits=4, block_size=32),
+            quantize_matrix(weight, bits=4, block_size=32, importance=importance),
+        )
+    ]
+    assert errors[1].sum() < 0.5 * errors[0].sum()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_importance_is_measured_for_every_weight_of_a_graph(family: str) -> None:
+    measured = measure_importance(model_of(family), [[5, 6, 7], [9, 8]])
+    traced = traced_again(family)
+    prepare(traced.graph, context=128, speed=SpeedPasses())
+    for linear in find_linears(traced.graph.graph):
+        assert linear.weight.const_value is not None
+        columns = linear.weight.const_value.shape.numpy()[1]
+        assert measured[source_name(linear.weight.name)].shape == (columns,)
+    head = measured[next(name for name in measured if name.startswith(("lm_head", "model.embed")))]
+    assert head.mean() == pytest.approx(1, abs=0.01)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from .pattern import (
     add_weight,
+    derived_name,
     inputs_either_way,
     insert_node,
     is_weight,
@@ -124,7 +125,7 @@ def _turn_weight(graph: ir.Graph, product: ir.Node) -> None:
     assert weight.const_value is not None
     content = weight.const_value
     rows, columns = content.shape.numpy()
-    name = f"{weight.name}.T"
+    name = derived_name(weight.name, "turned")
     turned = graph.initializers.get(name)
     if turned is None:
         lazy = ir.LazyTensor(

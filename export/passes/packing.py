@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .linear import Linear, as_linear
-from .pattern import add_weight, insert_node, only_use
+from .pattern import add_weight, derived_name, insert_node, only_use
 
 
 def pack_qkv(model: ir.Model) -> int:
@@ -29,14 +29,15 @@ def _pack_layer(graph: ir.Graph, attention: ir.Node) -> bool:
     if len(linears) != 3 or not _are_alike(linears, attention):
         return False
     first = linears[0]
-    name = f"{first.weight.name}.packed"
+    name = derived_name(first.weight.name, "qkv")
     weight = add_weight(graph, name, _stacked([part.weight for part in linears], name))
     turned = insert_node(first.product, "Transpose", [weight], {"perm": [1, 0]})
     product = insert_node(first.product, "MatMul", [first.source, turned.outputs[0]])
     result = product.outputs[0]
     if first.bias is not None:
         biases = [part.bias for part in linears if part.bias is not None]
-        bias = add_weight(graph, f"{name}.bias", _stacked(biases, f"{name}.bias"))
+        name = derived_name(first.weight.name, "qkv.bias")  # biases of layers may be one tensor
+        bias = add_weight(graph, name, _stacked(biases, name))
         result = insert_node(first.product, "Add", [result, bias]).outputs[0]
     for value in (product.outputs[0], result):
         value.type = first.output.type

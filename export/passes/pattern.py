@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+TRACED_PREFIX = "model"  # the wrapper's name for the model that it traces
 _SMALL = 65536  # elements; larger constants are weights and are never read while matching
 
 
@@ -96,6 +97,16 @@ def add_weight(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Valu
     )
     graph.register_initializer(value)
     return value
+
+
+def derived_name(name: str | None, what: str) -> str:
+    """Return the name of a tensor that is made from the weight `name`."""
+    return f"{name}#{what}"
+
+
+def source_name(name: str | None) -> str:
+    """Return the name that the checkpoint has for a weight, or for the first of those packed."""
+    return (name or "").partition("#")[0].removeprefix(f"{TRACED_PREFIX}.")
 
 
 def as_shape(tensor: ir.TensorProtocol) -> ir.Shape:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .linear import Linear, find_linears
-from .pattern import add_weight, as_tensor, insert_node, only_use, replace_value
+from .pattern import add_weight, as_tensor, derived_name, insert_node, only_use, replace_value
 from .tidy import tidy
 
 
@@ -30,7 +30,7 @@ def place_weights(model: ir.Model) -> int:
 
 def turned_name(name: str) -> str:
     """Return the name under which the weight `name` is stored turned."""
-    return f"{name}.turned"
+    return derived_name(name, "columns")
 
 
 def _turned(graph: ir.Graph, weight: ir.Value) -> ir.Value:
@@ -53,7 +53,7 @@ def _make_gemm(graph: ir.Graph, linear: Linear) -> None:
     assert weight.const_value is not None
     rows, columns = (int(n) for n in weight.const_value.shape.numpy())
     before, after = (
-        add_weight(graph, f"{weight.name}.{name}", as_tensor(np.array(shape, np.int64)))
+        add_weight(graph, derived_name(weight.name, name), as_tensor(np.array(shape, np.int64)))
         for name, shape in (("flat", [-1, columns]), ("rows", [1, -1, rows]))
     )
     flat = insert_node(linear.product, "Reshape", [linear.source, before])
