@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from runtime.errors import ForerunError
 
@@ -88,7 +88,7 @@ def render_report(report: "Report") -> str:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m export",
         description="Export a target model, and drafts that propose for it, into one bundle.",
         epilog="A model is a recipe (see models/recipes), a folder with config.json and "
@@ -137,6 +137,13 @@ def _run(plan: Plan, progress: Progress) -> "Report":
     from .pipeline import export_bundle
 
     return export_bundle(plan, progress=progress)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage around it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 class _Interruption:

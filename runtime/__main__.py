@@ -40,9 +40,11 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away; what Python flushes at exit must not fail again.
+    except OSError as error:
+        # What Python flushes at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # a reader that went away knows
+            print(f"forerun: cannot write the answer: {error.strerror}", file=sys.stderr)
         return 1
 
 
@@ -74,7 +76,7 @@ def _chat(args: argparse.Namespace) -> int:
                 f"{args.bundle} has no chat template (its checkpoint is a base model): use "
                 " python -m runtime generate"
             )
-        print("Ctrl-C ends an answer, Ctrl-D the chat.", file=sys.stderr)
+        print("Ctrl-C ends an answer; Ctrl-D, or Ctrl-C again, the chat.", file=sys.stderr)
         while (question := _ask()) is not None:
             if not question.strip():
                 continue
@@ -116,7 +118,7 @@ def _show(chunks: Iterator[Chunk], shown: list[str]) -> None:
 
 
 def _info(args: argparse.Namespace) -> int:
-    bundle = open_bundle(args.bundle, verify_hashes=args.verify)
+    bundle = open_bundle(args.bundle, verify_hashes=not args.no_verify)
     if args.json:
         print(dump_manifest(bundle.manifest), end="")
     else:
@@ -126,7 +128,11 @@ def _info(args: argparse.Namespace) -> int:
 
 def _open(args: argparse.Namespace) -> Engine:
     return Engine.open(
-        args.bundle, provider=args.provider, device_id=args.device_id, threads=args.threads
+        args.bundle,
+        provider=args.provider,
+        device_id=args.device_id,
+        threads=args.threads,
+        verify_hashes=not args.no_verify,
     )
 
 

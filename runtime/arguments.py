@@ -32,14 +32,14 @@ def make_parser() -> Parser:
     generate.add_argument(
         "--json", action="store_true", help="print one JSON object at the end and nothing else"
     )
-    chat = commands.add_parser("chat", help="talk in turns; Ctrl-C ends an answer, Ctrl-D the chat")
+    chat = commands.add_parser("chat", help="talk in turns")
     _add_bundle(chat)
     chat.add_argument("--system", metavar="TEXT", help="system message to begin with")
     _add_request(chat)
     info = commands.add_parser("info", help="describe a bundle")
     info.add_argument("bundle", metavar="BUNDLE", help="folder that the export wrote")
     info.add_argument("--json", action="store_true", help="print the manifest as JSON")
-    info.add_argument("--verify", action="store_true", help="check every file's SHA-256")
+    info.add_argument("--no-verify", action="store_true", help="do not check files' SHA-256")
     return parser
 
 
@@ -85,6 +85,7 @@ def read_prompt(args: argparse.Namespace) -> str:
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", help="folder that the export wrote")
+    parser.add_argument("--no-verify", action="store_true", help="do not check files' SHA-256")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda or tensorrt (default cpu)")
     parser.add_argument("--device-id", type=int, default=0, metavar="N", help="which GPU")
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: usable cores)")
@@ -130,3 +131,6 @@ def _names(text: str) -> list[str]:
 def _bias(text: str) -> tuple[int, float]:
     token, _, bias = text.partition("=")
     return int(token), float(bias)
+
+
+_bias.__name__ = "ID=BIAS"  # what the parser calls it when it does not fit

@@ -28,14 +28,27 @@ def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
     token_bytes = 2 * cache.layers * cache.kv_heads * cache.head_dim * width
     yield f"{model.role} {model.name!r}: {model.source}"
     yield f"  architecture  {model.architecture}, {model.parameters / 1e6:.0f} million parameters"
-    block = f", blocks of {model.block_size}" if model.block_size else ""
-    yield f"  weights       {model.precision}{block}, {model.flavour} graph"
+    block = f" in blocks of {model.block_size}" if model.block_size else ""
+    finer = f" ({' and '.join(model.int8_layers)} layers in int8)" if model.int8_layers else ""
+    yield f"  weights       {model.precision}{block}{finer}, {model.flavour} graph"
     yield f"  on disk       {bundle.weight_bytes(model) / _MIB:.1f} MiB"
     yield f"  context       {model.context} tokens"
     yield f"  cache         {token_bytes / 1024:.1f} KiB a token, {cache.dtype}"
     steady = "the same" if model.is_steady else "rounded differently"
     yield f"  numerics      a token alone and in a block: {steady}"
     yield f"  licence       {model.licence or 'not stated'}"
-    for name, value in sorted(model.parity.items()):
-        shown = f"{value:.3g}" if isinstance(value, float) else value
-        yield f"  {name}: {shown}"
+    yield from _describe_parity(model)
+
+
+def _describe_parity(model: ModelEntry) -> Iterator[str]:
+    parity = model.parity
+    if "max_error" in parity:
+        yield (
+            f"  float graph   within {parity['max_error']:.1e} of the logits' range of PyTorch "
+            f"(limit {parity['tolerance']:.0e})"
+        )
+    if "mean_kl" in parity:
+        yield (
+            f"  {model.precision:<13} {parity['mean_kl']:.3f} nats per token from the float graph, "
+            f"same first choice {100 * parity['top1_agreement']:.0f} % of {parity['tokens']} tokens"
+        )

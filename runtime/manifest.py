@@ -66,6 +66,7 @@ class ModelEntry:
     `role` is `target` or `draft`; `name` is unique in the bundle and is its sub-folder's name.
     `logits` is the width of the logits (≥ the vocabulary when padded); `embeddings` the number of
     ids the graph can be fed. `context` is the largest number of tokens its cache may hold.
+    `int8_layers` names the kinds of layers that an int4 graph keeps in int8.
     `parity` holds the figures of the gate that the graph passed before it was published.
     """
 
@@ -83,6 +84,7 @@ class ModelEntry:
     source: str
     licence: str | None = None
     block_size: int | None = None
+    int8_layers: tuple[str, ...] = ()
     parity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -227,6 +229,10 @@ def _parse_model(raw: object) -> ModelEntry:
         source=_get(raw, "source", str, where),
         licence=_optional(raw, "licence", str, where),
         block_size=_optional(raw, "block_size", int, where),
+        int8_layers=tuple(
+            _check(kind, str, f"{where}: int8_layers")
+            for kind in _optional(raw, "int8_layers", list, where) or ()
+        ),
         parity=_get(raw, "parity", dict, where),
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from .errors import ProviderError, RequestError
 
+MAX_THREADS = 256
 _ORT_NAMES = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -61,8 +62,11 @@ def count_threads(threads: int | None) -> int:
     if threads is None:
         # Containers and `taskset` narrow the affinity; the plain core count would oversubscribe.
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _all_cores()
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise RequestError(f"threads must be a whole number of at least 1, but is {threads!r}")
+    is_whole = isinstance(threads, int) and not isinstance(threads, bool)
+    if not is_whole or not 1 <= threads <= MAX_THREADS:
+        raise RequestError(
+            f"threads must be a whole number from 1 to {MAX_THREADS}, but is {threads!r}"
+        )
     return threads
 
 

@@ -109,7 +109,7 @@ def test_the_bundle_folder_itself_may_be_a_link(folder, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(folder)
     assert open_bundle(link).folder == link
-    with Engine.open(link, threads=1) as engine:
+    with Engine.open(link, threads=1, verify_hashes=False) as engine:
         assert engine.complete("abc", max_tokens=3).token_ids
 
 
@@ -118,7 +118,7 @@ def test_an_odd_folder_name_works(folder, tmp_path, monkeypatch, name):
     odd = folder.rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for path in (odd, str(odd), f"./{name}", f"./{name}/"):
-        with Engine.open(path, threads=1) as engine:
+        with Engine.open(path, threads=1, verify_hashes=False) as engine:
             assert engine.complete("abc", max_tokens=3).token_ids
 
 
@@ -252,6 +252,7 @@ def places(value, path=()):
 def test_every_missing_field_and_every_wrong_type_is_named(folder):
     text = (folder / MANIFEST_NAME).read_text(encoding="utf-8")
     may_be_absent = {"bos_token", "eos_token", "bos_id", "chat_template", "licence", "block_size"}
+    may_be_absent.add("int8_layers")
     fields = list(places(json.loads(text)))
     assert len(fields) > 30
     for path in fields:
@@ -331,7 +332,7 @@ def test_a_chat_template_that_is_no_text_is_refused(folder):
     edit(folder, lambda raw: raw["files"].append(entry))
     edit(folder, lambda raw: raw["tokenizer"].update(chat_template="chat_template.jinja"))
     with pytest.raises(BundleError, match=r"chat_template\.jinja cannot be read"):
-        Engine.open(folder, threads=1)
+        Engine.open(folder, threads=1, verify_hashes=False)
 
 
 @pytest.mark.parametrize("name", ["target/model.onnx", "draft/model.onnx", "tokenizer.json"])
@@ -339,5 +340,5 @@ def test_garbage_of_the_right_size_is_refused_by_its_reader(folder, name):
     path = folder / name
     path.write_bytes(b"\x07" * path.stat().st_size)
     with pytest.raises(BundleError, match=name) as caught:
-        Engine.open(folder, threads=1)
+        Engine.open(folder, threads=1, verify_hashes=False)
     assert "\n" not in str(caught.value)

@@ -130,7 +130,7 @@ def test_a_missing_bundle_or_provider_exits_1(
 
 
 def test_info_describes_the_bundle(bundle: str, capsys: pytest.CaptureFixture) -> None:
-    assert main(["info", bundle, "--verify"]) == 0
+    assert main(["info", bundle]) == 0
     text = capsys.readouterr().out
     assert bundle in text
     assert "target 'target'" in text
@@ -148,3 +148,29 @@ def test_a_reader_that_goes_away_is_no_traceback(bundle: str) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_an_altered_file_is_refused_unless_checking_is_declined(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    tokenizer = bundle / "tokenizer.json"
+    tokenizer.write_bytes(tokenizer.read_bytes().replace(b"{", b"{", 1).replace(b" ", b"\t", 1))
+    assert main(["generate", str(bundle), *PROMPT, "--max-tokens", "2"]) == 1
+    assert "was altered" in capsys.readouterr().err
+    assert main(["info", str(bundle)]) == 1
+    assert main(["generate", str(bundle), *PROMPT, "--max-tokens", "2", "--no-verify"]) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_a_full_disk_is_one_sentence(bundle: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "runtime", "generate", bundle, *PROMPT],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "forerun: cannot write the answer: No space left on device\n"

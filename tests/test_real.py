@@ -102,8 +102,9 @@ def test_the_command_answers_in_json(bundle: Path) -> None:
 def test_a_short_certificate_holds(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    name = "temperature 1.0"
+    name = "temperature 0.7"
     monkeypatch.setattr(certify, "SETTINGS", {name: certify.SETTINGS[name]})
-    arguments = ["--tokens", "2500", "--parity-prompts", "2", "--quiet"]
+    prompts = str(Path(certify.__file__).parent / "prompts" / "code_editing.jsonl")
+    arguments = ["--tokens", "1500", "--parity-prompts", "2", "--prompts", prompts, "--quiet"]
     assert certify.main([str(bundle), *arguments]) == 0
     assert "everything holds" in capsys.readouterr().out

@@ -31,12 +31,14 @@ from runtime.speculate import Verdict
 from runtime.stack import TARGET, make_stack
 from runtime.text import TextStream
 
+from .errors import ToolError
 from .evidence import Evidence, Score
 from .parity import compare_answers, encode_questions
 
 REJECT_BELOW = 1e-4
 DEFAULT_TOKENS = 40_000
 ANSWER_TOKENS = 96
+_SLICES = 8
 PARITY_TOKENS = 64
 SETTINGS: dict[str, Options] = {
     "temperature 0.7": {"temperature": 0.7},
@@ -119,6 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _make_parser().parse_args(argv)
     progress = Progress(quiet=args.quiet)
     try:
+        _check_arguments(args)
         with Engine.open(args.bundle, threads=args.threads, verify_hashes=True) as engine:
             certificate = certify(engine, args, progress)
     except ForerunError as error:
@@ -239,9 +242,12 @@ def _sample(
     right, wrong = Evidence(seed=1), Evidence(seed=2)
     with progress.stage(f"sampling, {name}", total=tokens) as stage:
         rule = _collect(engine, prompts, options, right, tokens, stage, is_wrong=False)
-    goal = max(tokens // 4, min(tokens, 2000))
-    with progress.stage(f"wrong rule, {name}", total=goal) as stage:
-        _collect(engine, prompts, options, wrong, goal, stage, is_wrong=True)
+    with progress.stage(f"wrong rule, {name}", total=tokens) as stage:
+        for part in range(1, _SLICES + 1):  # only as long as it takes to reject it
+            goal = tokens * part // _SLICES
+            _collect(engine, prompts, options, wrong, goal, stage, is_wrong=True)
+            if any(score.p_value < REJECT_BELOW for score in wrong.scores()):
+                break
     return Sampled(
         setting=name,
         rule=rule,
@@ -264,7 +270,7 @@ def _collect(
     is_wrong: bool,
 ) -> str:
     """Sample answers until `tokens` tokens were seen; return the name of the rule that judged."""
-    answer = 0
+    answer = evidence.answers
     rule = ""
     while evidence.emitted < tokens:
         prompt = prompts[answer % len(prompts)]
@@ -272,8 +278,9 @@ def _collect(
         request = make_request(options | asked)
         before = evidence.emitted
         rule = _watch_answer(engine, prompt, request, evidence, answer, is_wrong=is_wrong)
-        stage.advance(evidence.emitted - before)
+        stage.advance(min(evidence.emitted, tokens) - min(before, tokens))
         answer += 1
+    evidence.answers = answer
     return rule
 
 
@@ -309,6 +316,13 @@ def _watch_answer(
         if seen:
             evidence.add(seen.pop(), request=answer, kept=len(chunk.token_ids))
     return level.rule.name
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    if args.tokens < 1 or args.parity_prompts < 1:
+        raise ToolError("--tokens and --parity-prompts must be at least 1")
+    if args.json and not Path(args.json).absolute().parent.is_dir():
+        raise ToolError(f"--json {args.json}: the folder does not exist; make it first")
 
 
 def _versions(engine: Engine) -> dict[str, str]:

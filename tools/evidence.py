@@ -63,6 +63,7 @@ class Evidence:
     tested: int = 0
     accepted: int = 0
     rounds: int = 0
+    answers: int = 0
     emitted: int = 0
     _excess: _Martingale = field(default_factory=_Martingale)
     _likelihood: _Martingale = field(default_factory=_Martingale)
