@@ -29,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _make_parser().parse_args(arguments)
     interruption = _Interruption()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interruption.note)
+    handlers = {n: signal.signal(n, interruption.note) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         plan = make_plan(
             target=options.target,
@@ -49,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("forerun-export: interrupted; nothing was published", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if options.json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=True))
     elif not options.quiet:

@@ -47,9 +47,9 @@ def load_source(checkpoint: Checkpoint, *, context: int | None) -> SourceModel:
     model, stored = _load(checkpoint)
     if stored not in (torch.float32, None):
         notes.append(f"weights are cast from {str(stored).removeprefix('torch.')} to float32")
+    model.requires_grad_(requires_grad=False)
     if checkpoint.form == "gguf":
         notes += _tie_if_same(model)
-    model.requires_grad_(requires_grad=False)
     limit = context_limit(model.config)
     notes += limit.notes
     embedding: Any = model.get_input_embeddings()

@@ -13,6 +13,8 @@ import pytest
 from tiny_exports import checkpoint_of, export_of, traces_kept
 
 import export.bundle
+from export import build
+from export.__main__ import main
 from export.bundle import check_output, check_space, staged, writing
 from export.errors import PublishError
 from export.pipeline import export_bundle
@@ -22,7 +24,6 @@ from runtime.bundle import open_bundle
 from runtime.manifest import CacheLayout, Manifest, ModelEntry, Tokenizer
 
 QUIET = Progress(quiet=True)
-ROOT = Path(__file__).parents[1]
 
 
 def manifest() -> Manifest:
@@ -243,30 +244,40 @@ def test_a_pair_of_folders_with_one_name_keeps_its_weights_apart(tmp_path: Path)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file size limits are POSIX's")
-def test_a_disk_that_fills_up_is_named_and_nothing_stays(tmp_path: Path) -> None:
-    command = f"ulimit -f 40; exec {sys.executable} -m export --quiet"
-    words = f"{command} --target '{checkpoint_of('llama')}' --output '{tmp_path / 'out'}'"
-    done = subprocess.run(["bash", "-c", words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"forerun-export: cannot write {tmp_path}")
-    assert "no space left" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_disk_that_fills_up_is_named_and_nothing_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import resource
+
+    target, output = checkpoint_of("llama"), tmp_path / "out"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with traces_kept("llama"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
+        try:
+            code = main(["--target", str(target), "--output", str(output), "--quiet"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    printed = capsys.readouterr()
+    assert code == 1
+    assert printed.out == ""
+    assert printed.err.startswith(f"forerun-export: cannot write {tmp_path}")
+    assert "no space left" in printed.err
+    assert printed.err.count("\n") == 1
     assert names(tmp_path) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "export", "--target", str(checkpoint_of("llama"))]
-    lines = []
-    with subprocess.Popen(
-        [*command, "--output", str(tmp_path / "out")], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            lines.append(line)
-            if line.startswith("target: load"):  # tracing has begun
-                process.send_signal(signal.SIGINT)
-    assert process.returncode == 130
-    assert lines[-1] == "forerun-export: interrupted; nothing was published\n"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_export_leaves_nothing(
+    tmp_path: Path,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(build, "trace", lambda _: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
+    target, output = checkpoint_of("llama"), tmp_path / "out"
+    assert main(["--target", str(target), "--output", str(output), "--quiet"]) == 130
+    assert capsys.readouterr().err == "forerun-export: interrupted; nothing was published\n"
     assert names(tmp_path) == []
+    assert signal.getsignal(number) is before
