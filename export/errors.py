@@ -66,3 +66,9 @@ class PublishError(ExportError):
 
 
 UnsupportedModel = UnsupportedModelError
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's error, for a sentence of our own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

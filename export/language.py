@@ -8,6 +8,7 @@ template's own end of turn): one source replacing another is how a model runs on
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers import AutoTokenizer
 from runtime.vocabulary import tokenizer_fingerprint
 
 from .checkpoint import Checkpoint
-from .errors import CheckpointError
+from .errors import CheckpointError, first_line
 from .gguf_file import read_gguf
 from .quiet import quiet_loader
 
@@ -61,8 +62,11 @@ class Language:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without the beginning-of-text token."""
-        inner = tokenizers.Tokenizer.from_str(self.tokenizer_json.decode("utf-8"))
-        return list(inner.encode(text, add_special_tokens=False).ids)
+        return list(self._inner.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _inner(self) -> tokenizers.Tokenizer:
+        return tokenizers.Tokenizer.from_str(self.tokenizer_json.decode("utf-8"))
 
 
 def read_language(checkpoint: Checkpoint) -> Language:
@@ -106,7 +110,7 @@ def _load_tokenizer(checkpoint: Checkpoint) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **arguments)
     except Exception as error:  # the library raises many unrelated types
         raise CheckpointError(
-            f"{checkpoint.path} has no usable tokenizer ({_first_line(error)}): "
+            f"{checkpoint.path} has no usable tokenizer ({first_line(error)}): "
             "tokenizer.json must lie beside the weights"
         ) from None
     if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -200,8 +204,3 @@ def _read_json(file: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{file} is not valid JSON ({error})") from None
     return content if isinstance(content, Mapping) else {}
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

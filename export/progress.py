@@ -72,7 +72,7 @@ class Progress:
         except BaseException:
             self._end(f"{render_state(stage.state())}, stopped")
             raise
-        self.seconds[name] = stage.state().elapsed_s
+        self.seconds[name] = self.seconds.get(name, 0.0) + stage.state().elapsed_s
         self._end(render_end(stage.state()))
 
     def note(self, text: str) -> None:

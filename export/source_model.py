@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .checkpoint import Checkpoint
-from .errors import CheckpointError, UnsupportedModelError
+from .errors import CheckpointError, UnsupportedModelError, first_line
 from .plan import SHORTEST_CONTEXT
 from .quiet import quiet_loader
 
@@ -106,7 +106,7 @@ def _load(checkpoint: Checkpoint) -> tuple[PreTrainedModel, torch.dtype | None]:
         except Exception as error:  # the library raises many unrelated types
             raise UnsupportedModelError(
                 f"{checkpoint.path} cannot be loaded as a causal language model: "
-                f"{_first_line(error)}"
+                f"{first_line(error)}"
             ) from None
     model: PreTrainedModel = loaded[0]
     _check_complete(checkpoint, loaded[1])
@@ -190,8 +190,3 @@ def _chosen_context(checkpoint: Checkpoint, limit: int, wished: int | None) -> i
             f"--context {wished} exceeds what {checkpoint.reference} was made for: {limit} tokens"
         )
     return limit if wished is None else wished
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

@@ -20,7 +20,7 @@ from runtime.manifest import CacheLayout
 
 from .attention import LayerNeeds, fused
 from .attention.observe import observe_layers
-from .errors import UnsupportedModelError
+from .errors import UnsupportedModelError, first_line
 from .quiet import quiet_exporter
 from .source_model import output_head
 
@@ -202,5 +202,4 @@ def _check_attention_count(graph: ir.Model, layout: CacheLayout) -> None:
 def _cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return first_line(error)
