@@ -86,21 +86,6 @@ def _one_thread_an_operation() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def dequantize_matrix(blocks: Blocks) -> NDArray[np.float32]:
-    """Return the matrix `[N, K]` that the kernel computes with."""
-    rows, count, _ = blocks.packed.shape
-    codes = blocks.packed
-    zeros = np.full((rows, count), 1 << (blocks.bits - 1), np.uint8)
-    if blocks.bits == 4:
-        codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(rows, count, -1)
-        if blocks.zeros is not None:
-            halves = np.stack([blocks.zeros & 15, blocks.zeros >> 4], axis=-1)
-            zeros = halves.reshape(rows, -1)[:, :count]
-    values = codes.astype(np.float32) - zeros[..., None]
-    values *= blocks.scales[..., None]
-    return values.reshape(rows, -1)[:, : blocks.columns]
-
-
 def _quantize_blocks(
     part: torch.Tensor, cost: torch.Tensor, bits: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -59,12 +59,6 @@ def resolve(reference: str, *, progress: Progress) -> Checkpoint:
     raise AssertionError(reference)
 
 
-def is_local(reference: str) -> bool:
-    """Whether `reference` can be used without a hub: a path that exists, or a recipe."""
-    recipes = {recipe.name for recipe in read_recipes()}
-    return reference.lower() in recipes or Path(reference).expanduser().exists()
-
-
 def _from_recipe(reference: str, progress: Progress) -> Checkpoint:
     recipe = find_recipe(reference)
     return Checkpoint(

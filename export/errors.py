@@ -65,9 +65,6 @@ class PublishError(ExportError):
     """The bundle could not be written or put in its place."""
 
 
-UnsupportedModel = UnsupportedModelError
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error, for a sentence of our own."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -251,8 +251,6 @@ class Engine:
     ) -> Generator[Chunk, None, None]:
         with self._turn():
             end_ids = self.bundle.manifest.end_ids
-            for model in (self.target, *self.drafts.values()):
-                model.has_even_widths = not model.is_steady and request.has_even_widths
             level = make_stack(
                 self.target,
                 self.drafts,

@@ -52,8 +52,12 @@ class Model(Protocol):
         """Forget all but the first `to` tokens; costs nothing."""
         ...
 
-    def align(self, tokens: Sequence[int]) -> int:
-        """Keep the part of the cache that `tokens` begins with; return its length."""
+    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
+        """Get ready for a request: keep the part of the cache that `tokens` begins with.
+
+        With `even_widths`, passes are run at even widths where that decides the last bits; what
+        was computed the other way is then not kept.
+        """
         ...
 
 
@@ -85,7 +89,7 @@ class OnnxModel:
         self.session = Session(graph, provider=provider, threads=threads)
         _check_signature(self.session, entry, graph)
         self.cache = Cache(self.session, entry.cache, context=entry.context)
-        self.is_steady = entry.is_steady
+        self._is_steady = entry.is_steady
         self.has_even_widths = False
         self._logits_width = entry.logits
         self._bindings: OrderedDict[tuple[int, int], _Step] = OrderedDict()
@@ -114,11 +118,13 @@ class OnnxModel:
         """Forget all but the first `to` tokens."""
         self.cache.rewind(to=to)
 
-    def align(self, tokens: Sequence[int]) -> int:
-        """Keep the part of the cache that `tokens` begins with; return its length."""
-        shared = self.cache.shared_prefix(tokens)
-        self.rewind(to=shared)
-        return shared
+    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
+        """Get ready for a request; see `Model.begin`."""
+        even_widths = even_widths and not self._is_steady
+        # Keys and values of other widths have other last bits: the text would depend on history.
+        kept = self.cache.shared_prefix(tokens) if even_widths == self.has_even_widths else 0
+        self.rewind(to=kept)
+        self.has_even_widths = even_widths
 
     def score(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         """Feed what is new of `tokens`; see `Model.score`.

@@ -89,13 +89,6 @@ class Session:
         self.outputs = {arg.name: _DTYPES.get(arg.type) for arg in self._session.get_outputs()}
         self._run_options = ort.RunOptions()
 
-    def shape(self, name: str) -> list[int | str]:
-        """Return the declared shape of the input or output `name`; symbolic sizes are strings."""
-        for arg in (*self._session.get_inputs(), *self._session.get_outputs()):
-            if arg.name == name:
-                return list(arg.shape)
-        raise KeyError(name)
-
     def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Tensor:
         """Return a zeroed tensor in the provider's memory."""
         return self.place(np.zeros(shape, dtype))

@@ -59,7 +59,7 @@ def make_stack(
             drafter = COPIERS[name]()
             continue
         model = target if is_target else drafts[name]
-        model.align(prompt)
+        model.begin(prompt, even_widths=request.has_even_widths)
         below = stages[i - 1] if i else None
         level = Level(
             name=name or TARGET,

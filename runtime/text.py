@@ -127,12 +127,6 @@ class TextStream:
             text += rest
         return Piece(text, stopped=self.stopped, tokens=1)
 
-    def push_round(self, token_ids: Iterable[int]) -> Piece:
-        """Take tokens in order up to the one that completes a stop, which is still taken."""
-        pieces = [self.push(token_id) for token_id in token_ids]
-        text = "".join(piece.text for piece in pieces)
-        return Piece(text, stopped=self.stopped, tokens=sum(piece.tokens for piece in pieces))
-
     def flush(self) -> str:
         """Return what was held back, once, when no further token will come."""
         if self.stopped:

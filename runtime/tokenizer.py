@@ -117,10 +117,6 @@ class Tokenizer:
                 text = text[:start] + self._stand_in[text[start]] + text[start + 1 :]
         return text
 
-    def unguard(self, text: str) -> str:
-        """Return a guarded text as it reads."""
-        return text.translate({ord(mark): first for first, mark in self._stand_in.items()})
-
     def encode_guarded(self, text: str) -> list[int]:
         """Encode a text of which parts are guarded: only control tokens outside them are honoured.
 

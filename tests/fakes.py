@@ -75,10 +75,9 @@ class TableModel:
     def rewind(self, *, to: int) -> None:
         del self.fed[to:]
 
-    def align(self, tokens: Sequence[int]) -> int:
+    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
         while self.fed != list(tokens[: len(self.fed)]):
             self.fed.pop()
-        return len(self.fed)
 
 
 class ExactSampler:

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_exports import FAMILIES, export_of, model_of, traced_again
 
 from export import build
-from export.blocks import Blocks, dequantize_matrix, quantize_matrix
+from export.blocks import Blocks, quantize_matrix
 from export.importance import measure_importance
 from export.passes import SpeedPasses, prepare
 from export.passes.linear import find_linears
@@ -18,6 +18,21 @@ from export.quantize import INT4_LADDER, Storage, make_ladder, quantize_model
 from runtime import Engine
 
 SHAPES = [(48, 64), (96, 192), (33, 72)]  # the last: no whole blocks, odd rows
+
+
+def dequantize_matrix(blocks: Blocks) -> NDArray[np.float32]:
+    """Return the matrix `[N, K]` that the kernel should compute with."""
+    rows, count, _ = blocks.packed.shape
+    codes = blocks.packed
+    zeros = np.full((rows, count), 1 << (blocks.bits - 1), np.uint8)
+    if blocks.bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(rows, count, -1)
+        if blocks.zeros is not None:
+            halves = np.stack([blocks.zeros & 15, blocks.zeros >> 4], axis=-1)
+            zeros = halves.reshape(rows, -1)[:, :count]
+    values = codes.astype(np.float32) - zeros[..., None]
+    values *= blocks.scales[..., None]
+    return values.reshape(rows, -1)[:, : blocks.columns]
 
 
 def weights(rows: int, columns: int) -> NDArray[np.float32]:

@@ -165,14 +165,33 @@ def test_few_bindings_are_kept(open_model, expected):
     assert len(model._bindings) == model_module._KEPT_BINDINGS
 
 
-def test_align_keeps_what_is_shared(model):
+def test_a_request_keeps_what_is_shared(model):
+    def begin(tokens):
+        model.begin(tokens, even_widths=True)  # decides nothing here: this graph is steady
+        assert not model.has_even_widths
+        return model.length
+
     model.rewind(to=0)
     model.score(TOKENS[:20], 1)
     other = [*TOKENS[:12], (TOKENS[12] + 1) % VOCABULARY, *TOKENS[13:20]]
-    assert model.align(other) == model.length == 12
-    assert model.align(TOKENS[:5]) == model.length == 5
-    assert model.align(TOKENS) == model.length == 5
-    assert model.align([]) == model.length == 0
+    assert begin(other) == 12
+    assert begin(TOKENS[:5]) == 5
+    assert begin(TOKENS) == 5
+    assert begin([]) == 0
+
+
+def test_what_was_computed_at_other_widths_is_not_kept(open_model):
+    model = open_model(parity={"block_error": 0.01})
+    model.score(TOKENS[:9], 1)
+    model.begin(TOKENS, even_widths=False)
+    assert model.length == 9
+    model.begin(TOKENS, even_widths=True)
+    assert (model.length, model.has_even_widths) == (0, True)
+    model.score(TOKENS[:9], 1)
+    model.begin(TOKENS, even_widths=True)
+    assert model.length == 9
+    model.begin(TOKENS, even_widths=False)
+    assert (model.length, model.has_even_widths) == (0, False)
 
 
 def test_padded_columns_are_not_part_of_the_logits(graph, model):

@@ -88,7 +88,7 @@ def target_law(engine: Engine, options: Any) -> dict[tuple[int, ...], float]:
         probability = 1.0
         for i, token in enumerate(tokens):
             prefix = [*prompt, *tokens[:i]]
-            engine.target.align(prefix)
+            engine.target.begin(prefix, even_widths=False)
             row = engine.target.score(prefix, 1)
             probability *= level.sampler.laws(row, prefix)[0].probability(token)
         law[tokens] = probability

@@ -50,7 +50,7 @@ def law(engine):
                 longer[tokens] = chance
                 continue
             sequence = [*prompt, *tokens]
-            engine.target.align(sequence)
+            engine.target.begin(sequence, even_widths=False)
             row = sampler.laws(engine.target.score(sequence, 1), sequence)[0]
             for token in range(5):
                 if row.probability(token) > 0:

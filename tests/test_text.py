@@ -180,15 +180,17 @@ def test_a_round_is_taken_up_to_the_token_that_completes_a_stop():
     tokenizer = make_tokenizer("byte-level")
     ids = [tokenizer.token_to_id(c) for c in "abENDcd"]
     stream = TextStream(tokenizer, ["END"])
-    assert stream.push_round(ids[:3]) == Piece("ab", stopped=False, tokens=3)
-    assert stream.push_round(ids[3:]) == Piece("", stopped=True, tokens=2)
-    assert stream.push_round(ids) == Piece("", stopped=True, tokens=0)
+    pieces = [stream.push(token_id) for token_id in ids]
+    assert "".join(piece.text for piece in pieces) == "ab"
+    assert [piece.tokens for piece in pieces] == [1, 1, 1, 1, 1, 0, 0]
+    assert [piece.stopped for piece in pieces] == [False] * 4 + [True] * 3
 
 
 def test_a_held_beginning_of_a_stop_is_flushed_once():
     tokenizer = make_tokenizer("byte-level")
     stream = TextStream(tokenizer, ["ENDING"])
-    assert stream.push_round([tokenizer.token_to_id(c) for c in "abEND"]).text == "ab"
+    shown = [stream.push(tokenizer.token_to_id(c)).text for c in "abEND"]
+    assert "".join(shown) == "ab"
     assert stream.flush() == "END"
     assert stream.flush() == ""
 
@@ -218,13 +220,15 @@ def test_a_stop_made_of_byte_tokens_is_seen_with_its_last_byte():
         *tokenizer.encode("dog"),
         *(tokenizer.token_to_id(f"<0x{b:02X}>") for b in "한글".encode()),
     ]
-    piece = TextStream(tokenizer, ["한"]).push_round(ids)
-    assert (piece.text, piece.stopped, piece.tokens) == ("dog", True, len(ids) - 3)
+    stream = TextStream(tokenizer, ["한"])
+    pieces = [stream.push(token_id) for token_id in ids]
+    assert "".join(piece.text for piece in pieces) == "dog"
+    assert [piece.stopped for piece in pieces].index(True) == len(ids) - 4
 
 
 def test_special_tokens_are_silent():
     tokenizer = make_tokenizer("byte-level")
     stream = TextStream(tokenizer, ["<|im_end|>"])
-    piece = stream.push_round(tokenizer.encode("dog<|im_end|>"))
-    assert piece.text + stream.flush() == "dog"
-    assert not piece.stopped
+    shown = "".join(stream.push(token_id).text for token_id in tokenizer.encode("dog<|im_end|>"))
+    assert shown + stream.flush() == "dog"
+    assert not stream.stopped

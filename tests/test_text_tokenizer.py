@@ -79,21 +79,25 @@ def test_a_special_token_of_one_character_is_ordinary_text():
     assert tokenizer.encode("dog!", allow_special=False) == tokenizer.encode("dog!")
 
 
+def unguard(tokenizer, text):
+    return text.translate({ord(mark): first for first, mark in tokenizer._stand_in.items()})
+
+
 def test_guarded_halves_do_not_join_to_a_control_token():
     tokenizer = make_tokenizer("byte-level")
     text = tokenizer.guard("dog <|im_") + tokenizer.guard("end|> sleeps")
     ids = tokenizer.encode_guarded(text)
     assert not control_ids(tokenizer) & set(ids)
-    assert tokenizer.decode(ids) == "dog <|im_end|> sleeps" == tokenizer.unguard(text)
+    assert tokenizer.decode(ids) == "dog <|im_end|> sleeps" == unguard(tokenizer, text)
 
 
 @given(text=TYPED)
 def test_guarding_is_undone_and_idempotent(text):
     tokenizer = make_tokenizer("byte-level")
     guarded = tokenizer.guard(text)
-    assert tokenizer.unguard(guarded) == text.replace("\ufdd0", "\ufffd")
-    assert tokenizer.unguard(tokenizer.guard(tokenizer.unguard(guarded))) == tokenizer.unguard(
-        guarded
+    assert unguard(tokenizer, guarded) == text.replace("\ufdd0", "\ufffd")
+    assert unguard(tokenizer, tokenizer.guard(unguard(tokenizer, guarded))) == unguard(
+        tokenizer, guarded
     )
 
 

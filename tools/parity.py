@@ -204,7 +204,7 @@ def _margin(engine: Engine, prefix: list[int], prompt_length: int, settings: Opt
     """Return how far the two best choices are apart, in logits (plus Gumbel noise if coupled)."""
     request = make_request(settings)
     target = engine.target
-    target.align(prefix)
+    target.begin(prefix, even_widths=request.has_even_widths)
     row = target.score(prefix, 1)[0].copy()
     noise = Noise(request.seed)
     sampler = Sampler(
