@@ -342,3 +342,10 @@ def test_garbage_of_the_right_size_is_refused_by_its_reader(folder, name):
     with pytest.raises(BundleError, match=name) as caught:
         Engine.open(folder, threads=1, verify_hashes=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("width", ["logits", "embeddings"])
+def test_a_model_narrower_than_its_tokenizer_is_refused(folder, width):
+    edit(folder, lambda raw: raw["models"][-1].update({width: 1}))
+    with pytest.raises(BundleError, match="knows 1 tokens, but the tokenizer has"):
+        open_bundle(folder)

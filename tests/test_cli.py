@@ -77,6 +77,7 @@ def test_a_prompt_comes_from_a_file_or_standard_input(
         (["--seed", "-1"], "seed"),
         (["--logit-bias", "999=1"], "999"),
         (["--threads", "0"], "threads"),
+        (["--threads", "9999"], "from 1 to 256"),
         (["--chat"], "chat template"),
         (["--system", "x"], "--chat"),
         (["--prompt-file", "/nowhere/at all"], "not allowed with"),
@@ -174,3 +175,14 @@ def test_a_full_disk_is_one_sentence(bundle: str) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "forerun: cannot write the answer: No space left on device\n"
+
+
+def test_info_names_the_layers_that_are_kept_finer(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = make_bundle(tmp_path / "bundle") / "manifest.json"
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw["models"][0] |= {"precision": "int4", "block_size": 32, "int8_layers": ["head"]}
+    path.write_text(json.dumps(raw), encoding="utf-8")
+    assert main(["info", str(path.parent)]) == 0
+    assert "int4 in blocks of 32 (head layers in int8)" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from tiny_bundle import LETTERS, make_bundle
 
 from runtime import Engine, EngineClosedError, PromptTooLongError, RequestError
 from runtime.bundle import Bundle, open_bundle
+from runtime.stats import LevelStats
 
 VOCABULARY = 16
 CONTEXT = 64
@@ -496,3 +497,11 @@ def test_bundles_open_side_by_side(engine, make_engine):
     assert outcome(engine.complete(PROMPT, seed=1, max_tokens=20)) == alone
     assert list(stream)[-1].finish_reason
     assert open_bundle(other.bundle.folder).manifest == other.bundle.manifest
+
+
+def test_a_cut_round_counts_only_what_stayed():
+    stats = LevelStats()
+    stats.observe(drafted=4, accepted=3, draft_seconds=0, verify_seconds=0, sample_seconds=0)
+    assert (stats.drafted, stats.tested, stats.accepted) == (4, 4, 3)
+    stats.retract(accepted=2, rejected=1)  # a stop fell on the first token
+    assert (stats.drafted, stats.tested, stats.accepted) == (4, 1, 1)

@@ -170,3 +170,18 @@ def test_ties_are_told_from_faults() -> None:
     )
     assert difference.is_tie
     assert not replace(difference, margin=0.1).is_tie
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--tokens", "0"], "--tokens"),
+        (["--parity-prompts", "0"], "--parity-prompts"),
+        (["--json", "/nowhere/at/all.json"], "the folder does not exist"),
+    ],
+)
+def test_the_certificate_refuses_odd_arguments_before_it_runs(
+    bundle: Path, arguments: list[str], named: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert certify.main([str(bundle), *arguments, "--quiet"]) == 2
+    assert named in capsys.readouterr().err

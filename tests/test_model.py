@@ -236,3 +236,23 @@ def test_even_widths_feed_and_project_pairs(open_model, expected):
         assert model.length == length
     assert all(count % 2 == rows % 2 == 0 for count, rows in model._bindings)
     assert near(model.score(TOKENS[:CONTEXT], 1), expected[CONTEXT - 1 : CONTEXT])
+
+
+def test_a_cache_that_cannot_grow_stays_as_it_was(open_model, expected, monkeypatch):
+    model = open_model()
+    model.score(TOKENS[:200], 1)
+    calls = []
+
+    def fail_at_the_second(values):
+        calls.append(values)
+        if len(calls) == 2:
+            raise MemoryError
+        return place(values)
+
+    place = model.session.place
+    monkeypatch.setattr(model.session, "place", fail_at_the_second)
+    with pytest.raises(MemoryError):
+        model.score(TOKENS[:300], 1)
+    monkeypatch.undo()
+    assert (model.cache.capacity, model.cache.generation, model.length) == (256, 0, 200)
+    assert near(model.score(TOKENS[:300], 1), expected[299:300])

@@ -1,5 +1,7 @@
 """The public names, pinned: a change here is a change for everyone who embeds the engine."""
 
+import pytest
+
 import runtime
 from runtime.request import Options
 
@@ -14,3 +16,8 @@ top_p"""
 def test_the_public_names_are_these():
     assert sorted(runtime.__all__) == NAMES.split()
     assert sorted(Options.__annotations__) == OPTIONS.split()
+
+
+def test_another_name_is_not_there():
+    with pytest.raises(AttributeError, match="no attribute 'Server'"):
+        _ = runtime.Server
