@@ -15,7 +15,7 @@ import onnx_ir as ir
 from runtime.manifest import ModelEntry
 
 from . import parity
-from .attention import fused
+from .attention.fused import FUSED
 from .bundle import Staging, writing
 from .checkpoint import Checkpoint
 from .errors import ParityError
@@ -162,7 +162,7 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
         reference = parity.make_reference(source.model, vocabulary=job.language.vocabulary)
         importance = _weigh_inputs(job, source)
     with progress.stage(f"{name}: trace"):
-        traced = trace(source.model)
+        traced = trace(source.model, FUSED)
         entry = _entry(job, source, traced)
         graph = traced.graph
         prepare(graph, context=source.context, speed=speed)
@@ -226,7 +226,7 @@ def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
         name=plan.name,
         role=plan.role,
         graph=f"{plan.name}/{_GRAPH}",
-        flavour=fused.FLAVOUR,
+        flavour=FUSED.name,
         precision="float32",
         architecture=source.architecture,
         logits=traced.logits,

@@ -2,7 +2,7 @@
 
 In: a float model and what its layers need. Out: `Traced`: the graph as onnx_ir sees it, its weights
 still the model's own memory, and the cache layout. The graph's signature is the bundle format's
-(`input_ids`, lengths, `logit_rows`, `past.*` → `logits`, `present.*`).
+(`input_ids`, places, `logit_rows`, `past.*` → `logits`, `present.*`), the places by flavour.
 """
 
 import inspect
@@ -18,14 +18,13 @@ from transformers import PreTrainedModel
 
 from runtime.manifest import CacheLayout
 
-from .attention import LayerNeeds, fused
+from .attention import Flavour, LayerNeeds
 from .attention.observe import observe_layers
 from .errors import UnsupportedModelError, first_line
 from .quiet import quiet_exporter
 from .source_model import output_head
 
-OPSET = 18  # low on purpose: older ONNX Runtimes load it, and every kernel used here exists
-_EXAMPLE_NEW, _EXAMPLE_PAST, _EXAMPLE_CAPACITY = 4, 5, 24
+_EXAMPLE_BATCH, _EXAMPLE_NEW, _EXAMPLE_PAST, _EXAMPLE_CAPACITY = 2, 4, 5, 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,29 +39,30 @@ class Traced:
 class _Wrapper(nn.Module):
     """Gives a model the graph's signature; the caches pass through no cache object."""
 
-    def __init__(self, model: PreTrainedModel, needs: Sequence[LayerNeeds]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, needs: Sequence[LayerNeeds], flavour: Flavour
+    ) -> None:
         super().__init__()
         self.model = model
         self.needs = needs
+        self.flavour = flavour
 
     def forward(
         self,
         input_ids: torch.Tensor,
-        seqlens_k: torch.Tensor,
-        total_sequence_length: torch.Tensor,
+        places: list[torch.Tensor],
         logit_rows: torch.Tensor,
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        step = fused.FusedStep(self.needs, past, seqlens_k, total_sequence_length)
-        with _rows_kept(self.model, logit_rows):
-            logits = fused.run_step(self.model, step, input_ids)
+        with _rows_kept(self.model, logit_rows, is_batched=self.flavour.batch != 1):
+            logits, present = self.flavour.run_step(self.model, self.needs, past, input_ids, places)
         # A cast of float32 to itself would stay in the graph.
         wide = logits if logits.dtype == torch.float32 else logits.float()
-        return (wide, *step.present)
+        return (wide, *present)
 
 
-def trace(model: PreTrainedModel) -> Traced:
-    """Trace `model` in the fused flavour.
+def trace(model: PreTrainedModel, flavour: Flavour) -> Traced:
+    """Trace `model` in a flavour.
 
     Raises:
         UnsupportedModelError: the model lacks a seam that tracing needs, or cannot be traced; the
@@ -72,12 +72,12 @@ def trace(model: PreTrainedModel) -> Traced:
     with _rotary_frozen(model):
         needs = observe_layers(model)
         layout = cache_layout(needs)
-        program = _export(_Wrapper(model, needs).eval(), layout)
+        program = _export(_Wrapper(model, needs, flavour).eval(), layout)
     graph = program.model
     width = graph.graph.outputs[0].shape[2] if graph.graph.outputs[0].shape else None
     if not isinstance(width, int):
         raise UnsupportedModelError(f"the width of the logits is not fixed (it is {width})")
-    _check_attention_count(graph, layout)
+    _check_attention_count(graph, layout, flavour)
     return Traced(graph=graph, layout=layout, logits=width)
 
 
@@ -104,15 +104,30 @@ def cache_names(side: str, layers: int) -> list[str]:
 
 
 def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
-    shape = (1, layout.kv_heads, _EXAMPLE_CAPACITY, layout.head_dim)
-    past = [torch.zeros(shape) for _ in range(2 * layout.layers)]
+    flavour = wrapper.flavour
+    batch = flavour.batch or _EXAMPLE_BATCH
+    past = [
+        torch.zeros(batch, layout.kv_heads, _EXAMPLE_CAPACITY, layout.head_dim)
+        for _ in range(2 * layout.layers)
+    ]
     arguments = (
-        torch.zeros(1, _EXAMPLE_NEW, dtype=torch.int64),
-        *fused.make_length_inputs(past=_EXAMPLE_PAST, new=_EXAMPLE_NEW),
+        torch.zeros(batch, _EXAMPLE_NEW, dtype=torch.int64),
+        flavour.make_places(batch, _EXAMPLE_PAST, _EXAMPLE_NEW),
         torch.tensor([1, 2, 3]),
         past,
     )
-    sequence, rows, capacity = (torch.export.Dim(d) for d in ("sequence", "rows", "capacity"))
+    symbols = {name: torch.export.Dim(name) for name in ("batch", "sequence", "rows", "capacity")}
+
+    def named(*sizes: int | str) -> dict[int, Any]:
+        return {axis: symbols[size] for axis, size in enumerate(sizes) if isinstance(size, str)}
+
+    first = flavour.batch or "batch"
+    sizes = (
+        named(first, "sequence"),
+        [named(*place.sizes) for place in flavour.places],
+        named("rows"),
+        [named(first, layout.kv_heads, "capacity", layout.head_dim)] * len(past),
+    )
     with quiet_exporter(), torch.no_grad():
         try:
             program = torch.onnx.export(
@@ -121,11 +136,11 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
                 dynamo=True,
                 optimize=False,
                 verbose=False,
-                opset_version=OPSET,
-                dynamic_shapes=({1: sequence}, {}, {}, {0: rows}, [{2: capacity}] * len(past)),
+                opset_version=flavour.opset,
+                dynamic_shapes=sizes,
                 input_names=[
                     "input_ids",
-                    *fused.LENGTH_INPUTS,
+                    *(place.name for place in flavour.places),
                     "logit_rows",
                     *cache_names("past", layout.layers),
                 ],
@@ -140,12 +155,16 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
 
 
 @contextmanager
-def _rows_kept(model: PreTrainedModel, rows: torch.Tensor) -> Iterator[None]:
-    """Project only the hidden rows `rows` to the vocabulary: cut where they enter the head."""
+def _rows_kept(model: PreTrainedModel, rows: torch.Tensor, *, is_batched: bool) -> Iterator[None]:
+    """Project only the hidden rows `rows` to the vocabulary: cut where they enter the head.
+
+    Rows of a batch are counted through: row r of sequence b is `b * S + r`.
+    """
     head = output_head(model)
 
     def keep(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return (inputs[0].index_select(1, rows), *inputs[1:])
+        hidden = inputs[0].flatten(0, 1)[None] if is_batched else inputs[0]
+        return (hidden.index_select(1, rows), *inputs[1:])
 
     hook = head.register_forward_pre_hook(keep)
     try:
@@ -191,8 +210,8 @@ def _check_seams(model: PreTrainedModel) -> None:
         )
 
 
-def _check_attention_count(graph: ir.Model, layout: CacheLayout) -> None:
-    found = sum(node.op_type == fused.OP for node in graph.graph)
+def _check_attention_count(graph: ir.Model, layout: CacheLayout, flavour: Flavour) -> None:
+    found = sum(node.op_type == flavour.op for node in graph.graph)
     if found != layout.layers:
         raise UnsupportedModelError(
             f"{found} attention ops were traced where {layout.layers} layers were expected"

@@ -274,7 +274,7 @@ def test_an_interrupted_export_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(build, "trace", lambda _: os.kill(os.getpid(), number))
+    monkeypatch.setattr(build, "trace", lambda *_: os.kill(os.getpid(), number))
     before = signal.getsignal(number)
     target, output = checkpoint_of("llama"), tmp_path / "out"
     assert main(["--target", str(target), "--output", str(output), "--quiet"]) == 130

@@ -10,6 +10,7 @@ from tiny_models import VOCABULARY, tiny_model, tiny_tokenizer, write_checkpoint
 from transformers import AutoConfig, PretrainedConfig
 
 from export import build, parity, passes
+from export.attention.fused import FUSED
 from export.attention.observe import observe_layers, window_of
 from export.errors import ParityError, UnsupportedModelError
 from export.pipeline import export_bundle
@@ -172,7 +173,7 @@ REFUSED = {
 def test_a_family_that_does_not_fit_is_refused_with_the_reason(family: str) -> None:
     error, words = REFUSED[family]
     with pytest.raises(error, match=words):
-        trace(tiny_model(family))
+        trace(tiny_model(family), FUSED)
 
 
 def test_the_rule_of_a_mask_says_what_it_is() -> None:

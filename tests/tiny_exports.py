@@ -14,6 +14,7 @@ from tiny_models import tiny_model, write_checkpoint
 from transformers import PreTrainedModel
 
 from export import build
+from export.attention.fused import FUSED
 from export.pipeline import Report, export_bundle
 from export.plan import make_plan
 from export.progress import Progress
@@ -47,7 +48,7 @@ def checkpoint_of(family: str) -> Path:
 
 @functools.cache
 def _trace(family: str) -> Traced:
-    return trace(model_of(family))
+    return trace(model_of(family), FUSED)
 
 
 def traced_again(family: str) -> Traced:
@@ -59,7 +60,7 @@ def traced_again(family: str) -> Traced:
 @contextmanager
 def traces_kept(family: str) -> Iterator[None]:
     """Let exports of this family's checkpoint use the one trace of it."""
-    with mock.patch.object(build, "trace", side_effect=lambda _: traced_again(family)):
+    with mock.patch.object(build, "trace", side_effect=lambda *_: traced_again(family)):
         yield
 
 

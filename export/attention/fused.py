@@ -14,20 +14,16 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from . import LayerNeeds
+from . import Flavour, LayerNeeds, PlaceInput, Step
 from .observe import attention_swapped
 
-FLAVOUR = "fused"
-OP = "GroupQueryAttention"
-DOMAIN = "com.microsoft"
-LENGTH_INPUTS = ("seqlens_k", "total_sequence_length")
-
+_OP = "GroupQueryAttention"
+_OPSET = 18  # low on purpose: older ONNX Runtimes load it, and every kernel used here exists
 _NAME = "forerun_fused"
-_LOCATION = f"{DOMAIN}::{OP}"
 
 
 @dataclass
-class FusedStep:
+class _Step:
     """One traced step: layers take their past from here and leave their present here."""
 
     needs: Sequence[LayerNeeds]
@@ -37,16 +33,10 @@ class FusedStep:
     present: list[torch.Tensor] = field(default_factory=list)
 
 
-_steps: list[FusedStep] = []
+_steps: list[_Step] = []
 
 
-def make_length_inputs(*, past: int, new: int) -> tuple[torch.Tensor, ...]:
-    """Return example values of the length inputs for `new` tokens on a cache of `past`."""
-    total = past + new
-    return tuple(torch.tensor([n], dtype=torch.int32) for n in (total - 1, total))
-
-
-def positions(input_ids: torch.Tensor, seqlens_k: torch.Tensor) -> torch.Tensor:
+def _positions(input_ids: torch.Tensor, seqlens_k: torch.Tensor) -> torch.Tensor:
     """Return the positions `[1, S] int64` of the fed tokens as one marked node of the graph.
 
     A pass replaces the node by standard ops: `seqlens_k + 1 - S + arange(S)`.
@@ -60,20 +50,32 @@ def positions(input_ids: torch.Tensor, seqlens_k: torch.Tensor) -> torch.Tensor:
     )
 
 
-def run_step(model: PreTrainedModel, step: FusedStep, input_ids: torch.Tensor) -> torch.Tensor:
-    """Run the model once with its attention swapped; return its logits `[1, R, vocabulary]`."""
+def _make_places(batch: int, past: int, new: int) -> list[torch.Tensor]:  # noqa: ARG001
+    total = past + new
+    return [torch.tensor([n], dtype=torch.int32) for n in (total - 1, total)]
+
+
+def _run_step(
+    model: PreTrainedModel,
+    needs: Sequence[LayerNeeds],
+    past: Sequence[torch.Tensor],
+    input_ids: torch.Tensor,
+    places: Sequence[torch.Tensor],
+) -> Step:
+    """Run the model once with its attention swapped."""
+    seqlens_k, total_sequence_length = places
+    step = _Step(needs, past, seqlens_k, total_sequence_length)
     _steps.append(step)
     try:
         with attention_swapped(model, _NAME):
             out = model(
                 input_ids=input_ids,
-                position_ids=positions(input_ids, step.seqlens_k),
+                position_ids=_positions(input_ids, step.seqlens_k),
                 use_cache=False,
             )
     finally:
         _steps.pop()
-    logits: torch.Tensor = out.logits
-    return logits
+    return out.logits, step.present
 
 
 def _attend(
@@ -92,7 +94,7 @@ def _attend(
     lengths = [step.seqlens_k, step.total_sequence_length]
     sinks = [] if s_aux is None else [None, None, None, None, s_aux]
     output, *present = torch.onnx.ops.symbolic_multi_out(
-        _LOCATION,
+        f"com.microsoft::{_OP}",
         [*rows, past_key, past_value, *lengths, *sinks],
         _attributes(step.needs[layer]),
         dtypes=[query.dtype, key.dtype, value.dtype],
@@ -127,3 +129,16 @@ def _no_mask(*_: Any, **__: Any) -> None:
 
 AttentionInterface.register(_NAME, _attend)
 ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, _no_mask)
+
+FUSED = Flavour(
+    name="fused",
+    op=_OP,
+    opset=_OPSET,
+    places=(
+        PlaceInput(name="seqlens_k", sizes=(1,)),
+        PlaceInput(name="total_sequence_length", sizes=(1,)),
+    ),
+    batch=1,
+    make_places=_make_places,
+    run_step=_run_step,
+)
