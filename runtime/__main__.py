@@ -21,6 +21,7 @@ from .engine import Engine
 from .errors import ForerunError, RequestError
 from .generation import Chunk
 from .manifest import dump_manifest
+from .trace import open_trace
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -53,24 +54,24 @@ def _generate(args: argparse.Namespace) -> int:
     if args.system is not None and not args.chat:
         raise RequestError("--system needs --chat: a plain prompt has no system message")
     options = read_options(args)
-    with _open(args) as engine:
+    with _open(args) as engine, open_trace(args.trace) as watch:
         messages = [*_system(args.system), {"role": "user", "content": prompt}]
         if args.json:
             asked = {"messages": messages} if args.chat else {"prompt": prompt}
-            completion = engine.complete(**asked, **options)
+            completion = engine.complete(**asked, watch=watch, **options)
             print(json.dumps(asdict(completion), ensure_ascii=False))
             return 0
         if args.chat:
-            _show(engine.generate(messages=messages, **options), [])
+            _show(engine.generate(messages=messages, watch=watch, **options), [])
         else:
-            _show(engine.generate(prompt, **options), [])
+            _show(engine.generate(prompt, watch=watch, **options), [])
     return 0
 
 
 def _chat(args: argparse.Namespace) -> int:
     options = read_options(args)
     history = _system(args.system)
-    with _open(args) as engine:
+    with _open(args) as engine, open_trace(args.trace) as watch:
         if not engine.has_chat_template:
             raise RequestError(
                 f"{args.bundle} has no chat template (its checkpoint is a base model): use "
@@ -83,7 +84,7 @@ def _chat(args: argparse.Namespace) -> int:
             asked = [*history, {"role": "user", "content": question}]
             shown: list[str] = []
             try:
-                with closing(engine.generate(messages=asked, **options)) as chunks:
+                with closing(engine.generate(messages=asked, watch=watch, **options)) as chunks:
                     _show(chunks, shown)
             except RequestError as error:
                 print(f"forerun: {error}", file=sys.stderr)

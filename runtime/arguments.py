@@ -7,7 +7,7 @@ import argparse
 import sys
 from typing import NoReturn
 
-from .request import DEFAULT_MAX_TOKENS, NUMERICS, RULES, SPECULATE, Options
+from .request import DEFAULT_MAX_TOKENS, NUMERICS, RULES, Options
 
 
 class Parser(argparse.ArgumentParser):
@@ -105,11 +105,12 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N")
     add("--stop", action="append", default=[], metavar="TEXT", help="end before it; repeatable")
     add("--ignore-eos", action="store_true", help="go on after end-of-text tokens")
-    add("--speculate", default="auto", choices=SPECULATE)
+    add("--speculate", default="auto", metavar="MODE", help="auto, off or k=N")
     add("--k", type=int, metavar="N", help="most tokens drafted in a round")
-    add("--stages", type=_names, metavar="A,B", help="drafters, bottom first: suffix, draft, …")
+    add("--stages", type=_names, metavar="A,B", help="bottom first: suffix,draft or suffix|draft:2")
     add("--rule", default="auto", choices=RULES, help="acceptance rule when sampling")
     add("--numerics", default="default", choices=NUMERICS, help="see README, Exactness")
+    add("--trace", metavar="FILE", help="write every round as a line of JSON")
     add = parser.add_argument_group("sampling").add_argument
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
     add("--top-k", type=int, default=0, metavar="K", help="0 is off")

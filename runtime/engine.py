@@ -23,7 +23,7 @@ from .providers import count_threads, make_provider
 from .request import Options, Request, make_request
 from .sampling import check_bias
 from .speculate import Watch, watch_nothing
-from .stack import make_stack, name_stages
+from .stack import make_stack, plan_stages
 from .stats import Stats
 from .template import ChatTemplate
 from .text import TextStream
@@ -183,12 +183,13 @@ class Engine:
         prompt: str | Sequence[int] | None = None,
         *,
         messages: Messages | None = None,
+        watch: Watch = watch_nothing,
         **options: Unpack[Options],
     ) -> Completion:
         """Return the whole answer; the arguments are those of `generate`."""
         started = perf_counter()
         request, ids = self._prepare(prompt, messages, options)
-        chunks = list(self._answer(ids, request, started, watch_nothing))
+        chunks = list(self._answer(ids, request, started, watch))
         last = chunks[-1]
         return Completion(
             text="".join(chunk.text for chunk in chunks),
@@ -227,7 +228,7 @@ class Engine:
     ) -> tuple[Request, list[int]]:
         ids = self.encode(prompt, messages=messages)
         request = make_request(options)
-        name_stages(self.drafts, request)
+        plan_stages(list(self.drafts), request)
         check_bias(request.sampling.logit_bias, self.target.vocabulary)
         return request, ids
 
@@ -251,7 +252,7 @@ class Engine:
     ) -> Generator[Chunk, None, None]:
         with self._turn():
             end_ids = self.bundle.manifest.end_ids
-            level = make_stack(
+            stack = make_stack(
                 self.target,
                 self.drafts,
                 request,
@@ -261,7 +262,7 @@ class Engine:
                 watch=watch,
             )
             for chunk in generate_chunks(
-                level,
+                stack,
                 ids,
                 request,
                 stream=TextStream(self.tokenizer, request.stop),

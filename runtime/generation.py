@@ -12,6 +12,7 @@ from time import perf_counter
 from .noise import Noise
 from .request import Request
 from .speculate import Level, Round, speculate
+from .stack import Stack
 from .stats import Meter, Stats
 from .text import TextStream
 
@@ -43,7 +44,7 @@ class _Commit:
 
 
 def generate_chunks(
-    level: Level,
+    stack: Stack,
     prompt: Sequence[int],
     request: Request,
     *,
@@ -54,7 +55,7 @@ def generate_chunks(
     """Yield the answer round by round; the last chunk, and only it, has a finish reason.
 
     Args:
-        level: the target's level, fresh for this request.
+        stack: the levels, fresh for this request.
         prompt: the prompt's token ids, shorter than the target's context.
         request: what was asked.
         stream: turns tokens into text and finds stop strings.
@@ -63,9 +64,10 @@ def generate_chunks(
     """
     noise = Noise(request.seed)
     context = list(prompt)
-    end = min(len(prompt) + request.max_tokens, level.model.context)
+    end = min(len(prompt) + request.max_tokens, stack.target.model.context)
     end_ids = frozenset() if request.ignore_eos else end_ids
-    meter = Meter(level.stats, started)
+    level = stack.target
+    meter = Meter([(each.name, each.stats) for each in stack.levels], started)
     reason = "length" if len(context) == end else None
     if reason:
         yield Chunk(

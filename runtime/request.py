@@ -27,13 +27,13 @@ class Options(TypedDict, total=False):
         stop: strings that end the text; they are not part of it.
         ignore_eos: go on after end-of-text tokens.
         seed: of the draws, 0 ≤ seed < 2^64; a fresh one is taken and reported without it.
-        speculate: `auto`, or `off` for plain decoding.
+        speculate: `auto`, `off` for plain decoding, or `k=N` for k.
         k: the most tokens drafted in a round of the target; without it the stack's default.
-        stages: the drafters to stack, bottom first: `suffix` or `lookup`, then names of
-            the bundle's drafts.
+        stages: the drafters to stack, bottom first: `suffix` or `lookup`, then names of the
+            bundle's drafts; `suffix|draft` offers both side by side, `draft:2` sets the stage's k.
         numerics: matters for bundles whose kernels round a single row in their own way (int4 in
-            blocks of more than 32). `default` decodes plainly at the fastest width; `fixed-width`
-            gives the bits that speculation gives, so that text is the same on and off.
+            blocks of more than 32). `default` runs passes at the fastest width; `fixed-width`, and
+            coupled sampling always, at even widths, so that text is the same on and off.
         rule: acceptance rule when sampling with a draft model; `auto` is `block`.
     """
 
@@ -76,7 +76,7 @@ class Request:
     @property
     def has_even_widths(self) -> bool:
         """Whether passes run at even widths, which all give the same bits."""
-        return self.numerics == "fixed-width" or not self.is_plain
+        return self.numerics == "fixed-width" or self.sampling.coupled
 
     @property
     def is_plain(self) -> bool:
@@ -97,20 +97,33 @@ def make_request(options: Options) -> Request:
     shaping = {name: value for name, value in options.items() if name in names}
     shaping.setdefault("temperature", 0.0)
     seed = options.get("seed")
+    speculate, k = _read_speculate(options.get("speculate", "auto"), options.get("k"))
     request = Request(
         sampling=Sampling(**shaping),  # type: ignore[arg-type]  # each value is checked there
         seed=fresh_seed() if seed is None else seed,
         max_tokens=options.get("max_tokens", DEFAULT_MAX_TOKENS),
         stop=_as_texts("stop", options.get("stop", ())),
         ignore_eos=options.get("ignore_eos", False),
-        speculate=options.get("speculate", "auto"),
-        k=options.get("k"),
+        speculate=speculate,
+        k=k,
         stages=None if options.get("stages") is None else _as_texts("stages", options["stages"]),
         rule=options.get("rule", "auto"),
         numerics=options.get("numerics", "default"),
     )
     _check(request)
     return replace(request, seed=int(request.seed))  # NumPy's whole numbers are welcome too
+
+
+def _read_speculate(speculate: object, k: int | None) -> tuple[str, int | None]:
+    """Return the mode and k: `k=4` is another way to say k."""
+    if not isinstance(speculate, str) or not speculate.startswith("k="):
+        return str(speculate), k
+    number = speculate.removeprefix("k=")
+    if not number.isdecimal() or k not in (None, int(number)):
+        raise RequestError(
+            f"speculate must be auto, off or k=N (and k the same), not {speculate!r}"
+        )
+    return "auto", int(number)
 
 
 def _as_texts(name: str, value: object) -> tuple[str, ...]:

@@ -112,6 +112,7 @@ def speculate(level: Level, context: Sequence[int], k: int, *, noise: Noise) -> 
     level.rewind(to=start + accepted)
     ended = perf_counter()
     level.stats.observe(
+        drafter=drafted.drafter,
         drafted=len(drafted.tokens),
         accepted=accepted,
         draft_seconds=proposed - began,
@@ -147,7 +148,7 @@ class ModelDrafter:
         """Return tokens that follow the draft model's law; fewer than `k` at its context's end."""
         level = self._level
         k = min(k, level.model.context - len(context))
-        proposal = Proposal([], [])
+        proposal = Proposal([], [], self.name)
         while (wanted := k - len(proposal.tokens)) > 0:
             inner = min(level.k, wanted - 1)  # a round emits one token more than it accepts
             round_ = speculate(level, [*context, *proposal.tokens], inner, noise=noise)

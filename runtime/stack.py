@@ -1,30 +1,43 @@
 """From a request to nested levels: which model speculates over which drafter, by which rule.
 
-In: the bundle's models by name and a request. Out: the target's `Level` with everything below it,
-made anew for each request, so that no request learns from another.
+In: the bundle's models by name and a request. Out: a `Stack`, made anew for each request, so that
+no request learns from another.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .acceptance import RULES, Rule
-from .drafters import Drafter, LookupDrafter, NoDrafter, SuffixDrafter
+from .drafters import Drafter, FirstOf, LookupDrafter, NoDrafter, SuffixDrafter
 from .errors import RequestError
 from .model import Model
 from .noise import Noise
 from .request import Request
 from .sampling import Sampler
 from .speculate import Level, ModelDrafter, Watch, watch_nothing
+from .stages import LOOKUP, Stage, default_stages, parse_stages
 from .stats import LevelStats
 
 TARGET = "target"
-SUFFIX = "suffix"
-# Drafters that need no model: they copy from the sequence itself.
-COPIERS: dict[str, Callable[[], Drafter]] = {SUFFIX: SuffixDrafter, "lookup": LookupDrafter}
 
 # How many tokens a round asks for by default. Even pass widths suit the int4 kernels on CPUs, and
 # a draft model's own steps cost a good part of the target's, so that one token pays best there.
-_DEFAULT_K = dict.fromkeys(COPIERS, 3)
-_DEFAULT_MODEL_K = 1
+_COPIER_K = 3
+_MODEL_K = 1
+# Beside a model a copier takes its place only where it is likely to be right for many tokens.
+_LONG_MATCH = 8
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The levels of a request, the target's first."""
+
+    levels: tuple[Level, ...]
+
+    @property
+    def target(self) -> Level:
+        """The target's level."""
+        return self.levels[0]
 
 
 def make_stack(
@@ -36,8 +49,8 @@ def make_stack(
     end_ids: Sequence[int],
     noise: Noise,
     watch: Watch = watch_nothing,
-) -> Level:
-    """Return the target's level for this request; all caches keep what `prompt` shares with them.
+) -> Stack:
+    """Return the levels for this request; all caches keep what `prompt` shares with them.
 
     Args:
         target: the model whose law the output follows.
@@ -49,71 +62,90 @@ def make_stack(
         watch: told of every round of every level.
 
     Raises:
-        RequestError: a stage is neither a copier nor a draft of the bundle, or stands too high.
+        RequestError: the stages do not fit the bundle.
     """
-    stages = name_stages(drafts, request)
-    drafter: Drafter = NoDrafter()
-    for i, name in enumerate([*stages, ""]):
-        is_target = i == len(stages)
-        if name in COPIERS:
-            drafter = COPIERS[name]()
-            continue
-        model = target if is_target else drafts[name]
+    levels: list[Level] = []
+
+    def make_level(name: str, model: Model, below: Stage | None, drafter: Drafter) -> Level:
         model.begin(prompt, even_widths=request.has_even_widths)
-        below = stages[i - 1] if i else None
+        sampler = Sampler(
+            request.sampling,
+            vocabulary=model.vocabulary,
+            prompt_length=len(prompt),
+            end_ids=end_ids,
+            noise=noise,
+        )
         level = Level(
-            name=name or TARGET,
+            name=name,
             model=model,
             drafter=drafter,
-            sampler=Sampler(
-                request.sampling,
-                vocabulary=model.vocabulary,
-                prompt_length=len(prompt),
-                end_ids=end_ids,
-                noise=noise,
-            ),
+            sampler=sampler,
             rule=_rule(request, below),
-            k=_width(request if is_target else None, below),
+            k=_width(below),
             stats=LevelStats(),
             watch=watch,
         )
-        drafter = ModelDrafter(name, level)
-    return level
+        levels.insert(0, level)
+        return level
+
+    below: Stage | None = None
+    drafter: Drafter = NoDrafter()
+    for stage in plan_stages(list(drafts), request):
+        members: list[Drafter] = [
+            _copier(name, is_alone=stage.model is None) for name in stage.copiers
+        ]
+        if stage.model is not None:
+            level = make_level(stage.model, drafts[stage.model], below, drafter)
+            members.append(ModelDrafter(stage.model, level))
+        below = stage
+        drafter = members[0] if len(members) == 1 else FirstOf(members)
+    make_level(TARGET, target, below, drafter)
+    return Stack(tuple(levels))
 
 
-def name_stages(drafts: Mapping[str, Model], request: Request) -> list[str]:
-    """Return the names of the drafters that the request stacks, bottom first.
+def plan_stages(drafts: Sequence[str], request: Request) -> tuple[Stage, ...]:
+    """Return the stages that the request asks of a bundle with these drafts, bottom first.
 
     Raises:
-        RequestError: a stage is neither a copier nor a draft of the bundle, or stands too high.
+        RequestError: the stages do not fit the bundle.
     """
     if request.is_plain:
-        return []
+        return ()
     if request.stages is None:
-        return list(drafts)[::-1] or [SUFFIX]
-    for i, name in enumerate(request.stages):
-        if name in COPIERS and i > 0:
-            raise RequestError(f"stages: {name} has no model to guard, so it can only stand first")
-        if name not in COPIERS and name not in drafts:
-            offer = ", ".join([*COPIERS, *drafts])
-            raise RequestError(f"stages must name drafters of this bundle ({offer}), not {name!r}")
-    if len(set(request.stages)) != len(request.stages):
-        raise RequestError(f"stages must not name a drafter twice, but are {request.stages}")
-    return list(request.stages)
+        stages = default_stages(drafts)
+    else:
+        stages = parse_stages(request.stages, drafts)
+    if request.k is None or not stages:
+        return stages
+    if stages[-1].k is not None:
+        raise RequestError(
+            f"k is {request.k}, but the last stage says {stages[-1]}: give one of the two"
+        )
+    return (*stages[:-1], replace(stages[-1], k=request.k))
 
 
-def _rule(request: Request, below: str | None) -> Rule:
+def _copier(name: str, *, is_alone: bool) -> Drafter:
+    if name == LOOKUP:
+        return (
+            LookupDrafter()
+            if is_alone
+            else LookupDrafter(longest=_LONG_MATCH, shortest=_LONG_MATCH)
+        )
+    return SuffixDrafter() if is_alone else SuffixDrafter(shortest=_LONG_MATCH)
+
+
+def _rule(request: Request, below: Stage | None) -> Rule:
     """Return the level's rule: matching for point laws, the token rule for point-mass drafts."""
     if request.sampling.is_matched:
         return RULES["match"]
-    if below is None or below in COPIERS:
+    if below is None or below.model is None:
         return RULES["token"]
     return RULES["block" if request.rule == "auto" else request.rule]
 
 
-def _width(request: Request | None, below: str | None) -> int:
+def _width(below: Stage | None) -> int:
     if below is None:
         return 0
-    if request is not None and request.k is not None:
-        return request.k
-    return _DEFAULT_K.get(below, _DEFAULT_MODEL_K)
+    if below.k is not None:
+        return below.k
+    return _COPIER_K if below.model is None else _MODEL_K

@@ -30,6 +30,7 @@ def test_json_is_one_object_and_nothing_else(bundle: str, capsys: pytest.Capture
     assert set(answer["stats"]) == {
         *("target_passes", "drafted", "tested", "accepted", "mean_accepted_length"),
         *("acceptance_rate", "time_to_first_token_s", "decode_tokens_per_s", "stage_seconds"),
+        "levels",
     }
     assert set(answer["stats"]["stage_seconds"]) == {"draft", "verify", "sample", "other"}
     assert answer["prompt_tokens"] == 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.acceptance import RULES
-from runtime.drafters import LookupDrafter, NoDrafter
+from runtime.drafters import FirstOf, LookupDrafter, NoDrafter
 from runtime.noise import Noise
 from runtime.sampling import Sampler, Sampling
 from runtime.speculate import Level, ModelDrafter, speculate
@@ -52,6 +52,10 @@ DRAFTERS = {
     "model over lookup": lambda: make_draft(below=LookupDrafter(longest=2, shortest=1)),
     "two models": lambda: make_draft(below=make_draft(seed=2)),
     "model over a model with a short context": lambda: make_draft(below=make_draft(context=6)),
+    "lookup or a model": lambda: FirstOf([LookupDrafter(longest=2, shortest=2), make_draft()]),
+    "model over lookup or a model": lambda: make_draft(
+        below=FirstOf([LookupDrafter(longest=1, shortest=1), make_draft(seed=2)])
+    ),
     "three models over lookup": lambda: make_draft(
         below=make_draft(seed=2, below=make_draft(seed=3, below=LookupDrafter()))
     ),

@@ -23,6 +23,7 @@ STAGES = (
     ["lookup", "draft"],
     ["draft1", "draft"],
     ["lookup", "draft1", "draft"],
+    ["lookup", "lookup|draft"],
 )
 PROMPT = "abcdefgh"
 END_IN_PROMPT = "efdgefdgef"  # a lookup copies the end token out of it
@@ -472,7 +473,7 @@ def test_leaving_the_block_closes(tmp_path):
         (PROMPT, {"rule": "match"}, "rule must be one of"),
         (PROMPT, {"stages": ["nothing"]}, "stages must name drafters"),
         (PROMPT, {"stages": ["draft", "lookup"]}, "lookup has no model"),
-        (PROMPT, {"stages": ["draft", "draft"]}, "must not name a drafter twice"),
+        (PROMPT, {"stages": ["draft", "draft"]}, "must not name a model twice"),
         (PROMPT, {"temperature": math.nan}, "temperature must be"),
         (PROMPT, {"logit_bias": {VOCABULARY: 1.0}}, "logit_bias names token 16"),
     ],
@@ -501,7 +502,9 @@ def test_bundles_open_side_by_side(engine, make_engine):
 
 def test_a_cut_round_counts_only_what_stayed():
     stats = LevelStats()
-    stats.observe(drafted=4, accepted=3, draft_seconds=0, verify_seconds=0, sample_seconds=0)
+    stats.observe(
+        drafter="d", drafted=4, accepted=3, draft_seconds=0, verify_seconds=0, sample_seconds=0
+    )
     assert (stats.drafted, stats.tested, stats.accepted) == (4, 4, 3)
     stats.retract(accepted=2, rejected=1)  # a stop fell on the first token
     assert (stats.drafted, stats.tested, stats.accepted) == (4, 1, 1)

@@ -33,8 +33,10 @@ def widths(engine: Engine, **options: Any) -> set[int]:
 @pytest.mark.parametrize(
     ("block_error", "options", "has_odd"),
     [
-        (0.01, {"k": 2}, False),
-        (0.01, {"stages": ["suffix"], "k": 4}, False),
+        (0.01, {"k": 2}, True),
+        (0.01, {"k": 2, "numerics": "fixed-width"}, False),
+        (0.01, {"k": 2, "coupled": True}, False),
+        (0.01, {"stages": ["suffix"], "k": 4, "numerics": "fixed-width"}, False),
         (0.01, {"speculate": "off"}, True),
         (0.01, {"speculate": "off", "numerics": "fixed-width"}, False),
         (0.0, {"k": 2}, True),
@@ -56,5 +58,5 @@ def test_an_answer_does_not_depend_on_the_widths_of_the_one_before(tmp_path: Pat
         engine.target.score = lambda tokens, rows: (  # type: ignore[method-assign]
             fed.append(engine.target.length) or score(tokens, rows)
         )
-        engine.complete("abcab", max_tokens=5, k=2)
+        engine.complete("abcab", max_tokens=5, k=2, numerics="fixed-width")
         assert fed[0] == 0

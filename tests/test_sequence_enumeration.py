@@ -58,7 +58,7 @@ def make_level(engine: Engine, options: Any) -> Level:
     prompt = engine.encode(PROMPT)
     return make_stack(
         engine.target, engine.drafts, request, prompt=prompt, end_ids=[], noise=Noise(0)
-    )
+    ).target
 
 
 def sequence_law(engine: Engine, options: Any, wrap: Any = None) -> dict[tuple[int, ...], float]:

@@ -28,7 +28,7 @@ from runtime.providers import count_threads
 from runtime.request import Options, Request, make_request
 from runtime.session import onnxruntime_version
 from runtime.speculate import Verdict
-from runtime.stack import TARGET, make_stack
+from runtime.stack import TARGET, Stack, make_stack
 from runtime.text import TextStream
 
 from .errors import ToolError
@@ -294,7 +294,7 @@ def _watch_answer(
     is_wrong: bool,
 ) -> str:
     seen: list[Verdict] = []
-    level = make_stack(
+    stack = make_stack(
         engine.target,
         engine.drafts,
         request,
@@ -304,9 +304,9 @@ def _watch_answer(
         watch=lambda verdict: seen.append(verdict) if verdict.level == TARGET else None,
     )
     if is_wrong:
-        level = replace(level, rule=ResidualIsTarget())
+        stack = Stack((replace(stack.target, rule=ResidualIsTarget()), *stack.levels[1:]))
     for chunk in generate_chunks(
-        level,
+        stack,
         prompt,
         request,
         stream=TextStream(engine.tokenizer),
@@ -315,7 +315,7 @@ def _watch_answer(
     ):
         if seen:
             evidence.add(seen.pop(), request=answer, kept=len(chunk.token_ids))
-    return level.rule.name
+    return stack.target.rule.name
 
 
 def _check_arguments(args: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from runtime.arguments import Parser
 from runtime.noise import Noise
 from runtime.request import NUMERICS, Options, make_request
 from runtime.sampling import Sampler, make_law
-from runtime.stack import COPIERS
+from runtime.stages import COPIERS
 
 from .errors import ToolError
 from .prompt_sets import read_questions

@@ -1,7 +1,8 @@
 """What proposes tokens: one small contract, one implementation a file."""
 
 from .base import Drafter, NoDrafter, Proposal
+from .first_of import FirstOf
 from .lookup import LookupDrafter
 from .suffix import SuffixDrafter
 
-__all__ = ["Drafter", "LookupDrafter", "NoDrafter", "Proposal", "SuffixDrafter"]
+__all__ = ["Drafter", "FirstOf", "LookupDrafter", "NoDrafter", "Proposal", "SuffixDrafter"]

@@ -1,7 +1,7 @@
 """The contract of a drafter, and the drafter that never proposes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..law import Law
@@ -14,10 +14,16 @@ class Proposal:
 
     A drafter that draws nothing (a lookup) names point masses. Only the very array a token was
     drawn from may stand here: exactness rests on it.
+
+    `drafter` is the name of what proposed. `signals`, one per token or none at all, say how sure it
+    was of each token; their scale is the drafter's own, a greater number is surer. They only help
+    to choose how far to draft.
     """
 
     tokens: list[int]
     laws: list[Law]
+    drafter: str = "none"
+    signals: list[float] = field(default_factory=list)
 
 
 class Drafter(Protocol):

@@ -33,7 +33,7 @@ class LookupDrafter:
         """Return the continuation of an earlier occurrence, or nothing."""
         self._append(context)
         tokens = self._continuation(k)
-        return Proposal(tokens, [Law.point(token) for token in tokens])
+        return Proposal(tokens, [Law.point(token) for token in tokens], self.name)
 
     def rewind(self, *, to: int) -> None:
         """Forget the tokens from position `to` on."""

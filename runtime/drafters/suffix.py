@@ -4,6 +4,7 @@ In: the sequence so far. Out: a point-mass proposal, the longer the longer the m
 bounded: when the index is full it is built anew over the newest half.
 """
 
+import math
 from collections.abc import Sequence
 
 from ..law import Law
@@ -29,7 +30,10 @@ class SuffixDrafter:
         self._dropped = 0  # tokens at the sequence's start that left the index
 
     def propose(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:  # noqa: ARG002 - draws nothing
-        """Return at most as many tokens as the match is long, or nothing."""
+        """Return at most as many tokens as the match is long, or nothing.
+
+        A token's signal is the logarithm of how many tokens match if all before it stay.
+        """
         self._append(context)
         index = self._index
         state = index.match
@@ -39,7 +43,8 @@ class SuffixDrafter:
             while len(tokens) < min(k, length) and (step := index.continuation(state)):
                 token, state = step
                 tokens.append(token)
-        return Proposal(tokens, [Law.point(token) for token in tokens])
+        laws = [Law.point(token) for token in tokens]
+        return Proposal(tokens, laws, self.name, [math.log(length + i) for i in range(len(tokens))])
 
     def rewind(self, *, to: int) -> None:
         """Forget the tokens from position `to` on."""
