@@ -1,14 +1,11 @@
 """Recipes: where a known model comes from, pinned by size and SHA-256.
 
 In: the `*.toml` files of `models/recipes` (in an installed wheel: `export/recipe_data`).
-Out: frozen `Recipe` values, each checked when it is read, and the cache folder that fetched
-files live in. Standard library only.
+Out: frozen `Recipe` values, each checked when it is read. Standard library only.
 """
 
 import difflib
-import os
 import re
-import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +14,6 @@ from typing import Literal, NoReturn, TypeVar
 
 from .errors import RecipeError
 
-CACHE_VARIABLE = "FORERUN_CACHE"
 _TABLES = ("hub", "file", "package")
 
 Kind = Literal["chat", "base"]
@@ -51,20 +47,6 @@ class Recipe:
     bytes: int
     sha256: str
     parts: tuple[Part, ...]
-
-
-def cache_folder() -> Path:
-    """Return the folder for fetched files: `FORERUN_CACHE`, or the platform's cache folder."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "forerun"
 
 
 def recipe_folder() -> Path:

@@ -4,7 +4,7 @@ In: a bundle's folder and a request. Out: chunks, or the whole answer. One engin
 threads one answer at a time; its caches keep what the next prompt shares with the last sequence.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import Unpack
 
 from .bundle import Bundle, open_bundle
+from .costs import CostTable
 from .errors import EngineClosedError, PromptTooLongError, RequestError
 from .generation import Chunk, generate_chunks
+from .kept_costs import make_key, obtain_costs
 from .manifest import ModelEntry
 from .model import OnnxModel
 from .noise import Noise
@@ -126,6 +128,27 @@ class Engine:
     def has_chat_template(self) -> bool:
         """Whether `messages` can be given: the checkpoint came with a chat template."""
         return self._template is not None
+
+    def costs(
+        self, *, refresh: bool = False, on_pass: Callable[[], None] = lambda: None
+    ) -> CostTable:
+        """Return what passes cost on this machine: kept from an earlier run, or measured now.
+
+        Measuring takes a few seconds and empties the caches.
+
+        Args:
+            refresh: measure even if a table is kept.
+            on_pass: called after every pass while measuring.
+
+        Raises:
+            EngineClosedError: the engine was closed.
+        """
+        with self._turn():
+            target = self.target
+            key = make_key(
+                self.bundle, provider=target.session.provider, threads=target.session.threads
+            )
+            return obtain_costs(key, target, self._drafts, refresh=refresh, on_pass=on_pass)
 
     def encode(
         self, prompt: str | Sequence[int] | None = None, *, messages: Messages | None = None

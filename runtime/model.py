@@ -89,7 +89,7 @@ class OnnxModel:
         self.session = Session(graph, provider=provider, threads=threads)
         _check_signature(self.session, entry, graph)
         self.cache = Cache(self.session, entry.cache, context=entry.context)
-        self._is_steady = entry.is_steady
+        self._entry = entry
         self.has_even_widths = False
         self._logits_width = entry.logits
         self._bindings: OrderedDict[tuple[int, int], _Step] = OrderedDict()
@@ -120,11 +120,31 @@ class OnnxModel:
 
     def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
         """Get ready for a request; see `Model.begin`."""
-        even_widths = even_widths and not self._is_steady
+        even_widths = even_widths and not self._entry.is_steady
         # Keys and values of other widths have other last bits: the text would depend on history.
         kept = self.cache.shared_prefix(tokens) if even_widths == self.has_even_widths else 0
         self.rewind(to=kept)
         self.has_even_widths = even_widths
+
+    def pretend(self, length: int) -> None:
+        """Let the cache hold `length` tokens of no meaning, to time passes behind them.
+
+        Raises:
+            CapacityError: the context is shorter.
+        """
+        self.cache.reserve(length)
+        self.cache.tokens[:] = [0] * length
+
+    def cache_bytes(self, length: int) -> int:
+        """Return the memory in bytes that keys and values of `length` tokens take."""
+        return length * self.cache.bytes // self.cache.capacity
+
+    def renew(self) -> None:
+        """Begin with an empty cache of the first size; what passes allocated is given back."""
+        self._bindings.clear()
+        self._buffers.clear()
+        self.cache = Cache(self.session, self._entry.cache, context=self.context)
+        self._bound_generation = self.cache.generation
 
     def score(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         """Feed what is new of `tokens`; see `Model.score`.

@@ -85,6 +85,7 @@ class Session:
                 f"{loaded}): the GPU's driver or one of its libraries is missing"
             )
         self.provider = provider
+        self.threads = threads
         self.inputs = {arg.name: _DTYPES.get(arg.type) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _DTYPES.get(arg.type) for arg in self._session.get_outputs()}
         self._run_options = ort.RunOptions()

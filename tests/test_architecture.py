@@ -16,6 +16,7 @@ FILES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("
 # Lowest first: a module imports only from those before it. A new module takes its place here.
 RUNTIME_ORDER = (
     "errors",
+    "storage",
     "manifest",
     "bundle",
     "vocabulary",
@@ -27,13 +28,15 @@ RUNTIME_ORDER = (
     "noise",
     "sampling",
     "acceptance",
+    "costs",
     "stats",
     "drafters",
+    "measure",
+    "kept_costs",
     "request",
     "stages",
     "speculate",
     "trace",
-    "costs",
     "controller",
     "stack",
     "tokenizer",
@@ -61,8 +64,9 @@ EXPORT_NEEDS = {
     "torch",
     "transformers",
 }
-# What export shares with the runtime: the format, the errors, and how vocabularies are compared.
-SHARED_WITH_EXPORT = {"errors", "manifest", "vocabulary"}
+# What export shares with the runtime: the format, the errors, the cache folder, and how
+# vocabularies are compared.
+SHARED_WITH_EXPORT = {"errors", "manifest", "storage", "vocabulary"}
 PARITY_RUNS_ON = SHARED_WITH_EXPORT | {"bundle", "cache", "model", "providers", "session"}
 # `--help` and fetching answer at once: these load nothing outside the standard library.
 LIGHT_EXPORT = (

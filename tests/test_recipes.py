@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from export.errors import RecipeError
-from export.recipes import cache_folder, find_recipe, read_recipe, read_recipes, recipe_folder
+from export.recipes import find_recipe, read_recipe, read_recipes, recipe_folder
 
 SHIPPED = {
     "smollm2-135m-instruct": (98362432, 1, "HuggingFaceTB/SmolLM2-135M-Instruct"),
@@ -96,23 +96,6 @@ def test_a_broken_recipe_is_told_which_entry_and_why(
     file = write(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(RecipeError, match=message):
         read_recipe(file)
-
-
-def test_the_cache_folder_follows_the_variable_then_the_platform(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "a b"))
-    assert cache_folder() == tmp_path / "a b"
-    monkeypatch.setenv("FORERUN_CACHE", "~/models")
-    assert cache_folder() == Path.home() / "models"
-    monkeypatch.setenv("FORERUN_CACHE", "")
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "forerun"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "forerun"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert cache_folder() == Path.home() / "Library" / "Caches" / "forerun"
 
 
 def test_a_checkout_reads_the_recipes_of_models(tmp_path: Path) -> None:

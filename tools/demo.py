@@ -16,11 +16,12 @@ from pathlib import Path
 
 from export.fetch import fetch
 from export.progress import Progress
-from export.recipes import cache_folder, find_recipe
+from export.recipes import find_recipe
 from runtime import Engine
 from runtime.bundle import open_bundle
 from runtime.engine import Completion
 from runtime.errors import BundleError, ForerunError
+from runtime.storage import cache_folder
 
 RECIPE = "smollm2-135m-instruct"
 PROMPT = "Write a Python function that adds two numbers, then one that subtracts them."

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from export.fetch import fetch
 from export.progress import Progress
-from export.recipes import CACHE_VARIABLE, cache_folder, find_recipe, read_recipes
+from export.recipes import find_recipe, read_recipes
 from runtime.errors import ForerunError
+from runtime.storage import CACHE_VARIABLE, cache_folder
 
 INTERRUPTED = 130
 

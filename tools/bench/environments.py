@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from export.progress import Progress
-from export.recipes import cache_folder
+from runtime.storage import cache_folder
 from tools.errors import ToolError
 
 _STAMP = "installed.txt"

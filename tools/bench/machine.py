@@ -6,9 +6,9 @@ Out: a flat mapping for the report's header. Nothing here names a user, a host o
 import hashlib
 import os
 import platform
-from pathlib import Path
 
 from runtime.bundle import Bundle
+from runtime.kept_costs import name_processor
 from runtime.manifest import MANIFEST_NAME
 from runtime.providers import count_threads
 
@@ -16,7 +16,7 @@ from runtime.providers import count_threads
 def describe_machine() -> dict[str, str]:
     """Return the machine in words, by what each says."""
     found = {
-        "processor": _read_processor(),
+        "processor": name_processor(),
         "cores": str(count_threads(None)),
         "memory": _read_memory(),
         "system": f"{platform.system()} {platform.release()}",
@@ -37,16 +37,6 @@ def describe_bundle(bundle: Bundle) -> dict[str, str]:
         for entry in manifest.models
     }
     return {**models, "manifest": f"sha256 {hashlib.sha256(content).hexdigest()}"}
-
-
-def _read_processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def _read_memory() -> str:

@@ -1,0 +1,149 @@
+"""Cost tables kept in the user's cache folder, one file for each bundle, machine and setting.
+
+In: the opened models and what they were opened with. Out: the table that was kept, or a fresh one
+that is kept now. A file that is damaged or of another format is measured anew, never an error.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .bundle import Bundle
+from .costs import MODES, CostTable, HostCosts, Line, PassCosts
+from .manifest import dump_manifest
+from .measure import Timeable, measure_costs
+from .providers import Provider, count_threads
+from .session import onnxruntime_version
+from .storage import cache_folder, write_whole
+
+FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostKey:
+    """What a table holds for: another value of any field has a table of its own."""
+
+    bundle: str  # SHA-256 of the manifest, which lists the hashes of all files
+    provider: str
+    device_id: int
+    threads: int
+    onnxruntime: str
+    numpy: str
+    machine: str
+    cores: int
+    format: int = FORMAT
+
+    @property
+    def path(self) -> Path:
+        """Where the table is kept."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return cache_folder() / "costs" / f"{digest[:32]}.json"
+
+
+def make_key(bundle: Bundle, *, provider: Provider, threads: int) -> CostKey:
+    """Return the key of a bundle that runs on `provider` with `threads` threads here and now."""
+    content = dump_manifest(bundle.manifest).encode("utf-8")
+    return CostKey(
+        bundle=hashlib.sha256(content).hexdigest(),
+        provider=provider.name,
+        device_id=provider.device_id,
+        threads=threads,
+        onnxruntime=onnxruntime_version(),
+        numpy=np.__version__,
+        machine=name_processor(),
+        cores=count_threads(None),
+    )
+
+
+def obtain_costs(
+    key: CostKey,
+    target: Timeable,
+    drafts: Mapping[str, Timeable],
+    *,
+    refresh: bool = False,
+    on_pass: Callable[[], None] = lambda: None,
+) -> CostTable:
+    """Return the kept table, or measure one and keep it.
+
+    A measured table empties the models' caches. Where it cannot be kept, a warning is logged.
+
+    Args:
+        key: what the table is for.
+        target: the target model.
+        drafts: the draft models by name, nearest to the target first.
+        refresh: measure even if a table is kept.
+        on_pass: called after every pass while measuring.
+    """
+    table = None if refresh else read_costs(key)
+    if table is None or set(table.models) != {"target", *drafts}:
+        table = measure_costs(target, drafts, on_pass=on_pass)
+        keep_costs(key, table)
+    return table
+
+
+def read_costs(key: CostKey) -> CostTable | None:
+    """Return the table kept for `key`, or `None` without one that can be read."""
+    try:
+        raw = json.loads(key.path.read_text(encoding="utf-8"))
+        return _parse(raw["table"]) if raw["key"] == asdict(key) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def keep_costs(key: CostKey, table: CostTable) -> None:
+    """Write the table for `key`; where that fails, log one warning and go on."""
+    content = {"key": asdict(key), "table": asdict(table)}
+    try:
+        write_whole(key.path, json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        _log.warning(
+            "the cost table cannot be kept in %s (%s): it is measured again at the next start; "
+            "set FORERUN_CACHE to a folder that can be written",
+            key.path.parent,
+            error.strerror,
+        )
+
+
+def name_processor() -> str:
+    """Return the processor's model name, or its architecture where the system hides it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _parse(raw: Mapping[str, Any]) -> CostTable:
+    return CostTable(
+        models={name: _parse_passes(passes) for name, passes in raw["models"].items()},
+        copiers={name: float(seconds) for name, seconds in raw["copiers"].items()},
+        host={mode: HostCosts(**_numbers(raw["host"][mode])) for mode in MODES},
+    )
+
+
+def _parse_passes(raw: Mapping[str, Any]) -> PassCosts:
+    return PassCosts(
+        step=int(raw["step"]),
+        depth=int(raw["depth"]),
+        by_width=_parse_line(raw["by_width"]),
+        added=tuple((int(width), _parse_line(line)) for width, line in raw["added"]),
+        plain=_parse_line(raw["plain"]),
+    )
+
+
+def _parse_line(raw: Mapping[str, Any]) -> Line:
+    return Line(tuple((float(x), float(y)) for x, y in raw["points"]))
+
+
+def _numbers(raw: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in raw.items()}
