@@ -1,4 +1,4 @@
-"""`python -m export`: make a bundle from checkpoints.
+"""`python -m export`: make a bundle from checkpoints, or change the drafts of one.
 
 In: the command line. Out: a bundle, a summary (or with `--json` the report alone) and an exit code:
 0 done, 1 refused or failed with one sentence on standard error, 2 wrong options, 130 interrupted.
@@ -12,17 +12,24 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from runtime.errors import ForerunError
 
-from .plan import BLOCK_SIZES, Plan, make_plan
+from .errors import PlanError
+from .plan import BLOCK_SIZES, DEFAULT_PRECISION, ModelPlan, make_add_plan, make_plan
 from .progress import Progress
-
-if TYPE_CHECKING:
-    from .pipeline import Report
+from .report import Report, render_report
+from .stages import remove_drafts
 
 INTERRUPTED = 130
+_MODEL_OPTIONS = {"precision", "block_size", "context"}
+# What is done, by the option that asks for it, and the options that go with it.
+_FITTING = {
+    "target": _MODEL_OPTIONS | {"draft", "draft_precision", "overwrite"},
+    "add_draft": _MODEL_OPTIONS | {"name"},
+    "remove_draft": set[str](),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,17 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interruption = _Interruption()
     handlers = {n: signal.signal(n, interruption.note) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        plan = make_plan(
-            target=options.target,
-            output=options.output,
-            drafts=options.draft,
-            precision=options.precision,
-            draft_precision=options.draft_precision,
-            block_size=options.block_size,
-            context=options.context,
-            overwrite=options.overwrite,
-        )
-        report = _run(plan, Progress(quiet=options.quiet, is_cancelled=interruption.came))
+        report = _run(options, Progress(quiet=options.quiet, is_cancelled=interruption.came))
     except ForerunError as error:
         print(f"forerun-export: {_one_line(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -58,59 +55,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def render_report(report: "Report") -> str:
-    """Return the summary for a person."""
-    lines = [f"{report.output}: {_size(sum(f.bytes for f in report.manifest.files))}"]
-    for model in report.manifest.models:
-        parity = model.parity
-        lines.append(
-            f"  {model.name}: {model.source}, {model.precision}, "
-            f"{model.parameters / 1e6:.0f} M weights in {_size(report.model_bytes(model))}, "
-            f"context {model.context}"
-        )
-        lines.append(
-            f"    float graph against PyTorch: largest error {parity['max_error']:.1e} of the "
-            f"logits' range (limit {parity['tolerance']:.0e})"
-        )
-        if "mean_kl" in parity:
-            lines.append(
-                f"    {model.precision} against float: {parity['mean_kl']:.4f} nats per token, "
-                f"same first choice {100 * parity['top1_agreement']:.1f} % "
-                f"({parity['tokens']} tokens)"
-            )
-        if "block_error" in parity:
-            exact = "to the last bit" if parity["block_error"] == 0 else "but for rounding"
-            lines.append(
-                f"    a block of tokens equals the same tokens fed singly {exact} "
-                f"({parity['block_error']:.1e} of the range)"
-            )
-    lines += [f"  note: {note}" for note in report.notes]
-    lines.append(f"  {sum(report.seconds.values()):.0f} s in all")
-    return "\n".join(lines)
-
-
 def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m export",
-        description="Export a target model, and drafts that propose for it, into one bundle.",
+        description="Export a target model, and drafts that propose for it, into one bundle; or "
+        "change the drafts of a bundle.",
         epilog="A model is a recipe (see models/recipes), a folder with config.json and "
         "*.safetensors, a GGUF file, or a hub id.",
     )
-    parser.add_argument("--target", required=True, metavar="T", help="the model to speed up")
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--target", metavar="T", help="the model to speed up")
+    task.add_argument(
+        "--add-draft",
+        action="append",
+        metavar="D",
+        help="add a draft to the bundle at DIR, whose other files stay untouched; may be repeated",
+    )
+    task.add_argument(
+        "--remove-draft",
+        action="append",
+        metavar="NAME",
+        help="drop a draft from the bundle at DIR; may be repeated",
+    )
     parser.add_argument(
         "--draft",
         action="append",
-        default=[],
         metavar="D",
         help="a cheaper model that proposes; repeat for a stack, nearest to the target first",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="the bundle")
     parser.add_argument(
-        "--precision",
-        default="int4",
-        metavar="P",
-        help="int4 (default), int8, float32 or float16",
+        "--name", metavar="NAME", help="what an added draft is called (default: draft, draft2, ...)"
     )
+    parser.add_argument("--precision", metavar="P", help="int4 (default), int8, float32 or float16")
     parser.add_argument(
         "--draft-precision", metavar="P", help="the drafts' precision (default: as the target's)"
     )
@@ -128,17 +105,59 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(plan: Plan, progress: Progress) -> "Report":
-    # Before the libraries are loaded, which read it once: local files never touch the network.
+def _run(options: argparse.Namespace, progress: Progress) -> Report:
+    _check_fitting(options)
+    if options.remove_draft is not None:
+        return remove_drafts(options.output, options.remove_draft, progress=progress)
+    precision = DEFAULT_PRECISION if options.precision is None else options.precision
+    if options.add_draft is None:
+        plan = make_plan(
+            target=options.target,
+            output=options.output,
+            drafts=options.draft or (),
+            precision=precision,
+            draft_precision=options.draft_precision,
+            block_size=options.block_size,
+            context=options.context,
+            overwrite=options.overwrite,
+        )
+        _stay_offline(plan.models)
+        from .pipeline import export_bundle
+
+        return export_bundle(plan, progress=progress)
+    addition = make_add_plan(
+        drafts=options.add_draft,
+        output=options.output,
+        name=options.name,
+        precision=precision,
+        block_size=options.block_size,
+        context=options.context,
+    )
+    _stay_offline(addition.models)
+    from .pipeline import add_drafts
+
+    return add_drafts(addition, progress=progress)
+
+
+def _check_fitting(options: argparse.Namespace) -> None:
+    given = {name for name, value in vars(options).items() if not (value is None or value is False)}
+    task = next(name for name in _FITTING if name in given)
+    for name in sorted(given & (set.union(*_FITTING.values()) - _FITTING[task])):
+        raise PlanError(f"{_spelled(name)} does not go with {_spelled(task)}: leave it out")
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _stay_offline(models: Sequence[ModelPlan]) -> None:
+    """Keep the libraries off the network if all models are local; they read this when they load."""
     from .recipes import read_recipes
 
     recipes = {recipe.name for recipe in read_recipes()}
-    names = [model.reference for model in plan.models]
+    names = [model.reference for model in models]
     if all(name.lower() in recipes or Path(name).expanduser().exists() for name in names):
         os.environ["HF_HUB_OFFLINE"] = "1"
-    from .pipeline import export_bundle
-
-    return export_bundle(plan, progress=progress)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -166,10 +185,6 @@ class _Interruption:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""Put a bundle into its place whole, or not at all.
+"""Put a bundle, or a stage of one, into its place whole, or not at all.
 
-In: an output folder. Out: `Staging`, a hidden sibling to write into, and `publish`, which adds
-`manifest.json` last and renames. Whatever fails before leaves what was there as it was. Failures
-to write come as `PublishError` that names the path and says space or permission.
+In: an output folder. Out: `Staging`, a hidden sibling to write into; `publish` adds `manifest.json`
+last and renames the whole, `amend` moves stages into the bundle that is there and then replaces its
+manifest. Whatever fails before leaves what was there as it was. Failures to write come as
+`PublishError` that names the path and says space or permission.
 """
 
 import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from runtime.errors import BundleError
 from runtime.manifest import MANIFEST_NAME, FileEntry, Manifest, dump_manifest, parse_manifest
@@ -21,7 +22,7 @@ from .errors import PublishError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-_CHUNK = 1 << 20
+_TOUCHED = "touched"  # names the sub-folders of a bundle that an edit moves in or out
 
 
 class Staging:
@@ -62,6 +63,51 @@ class Staging:
             _rename_over(self.folder, self._output)
             _flush(self._output.parent)
         return listed
+
+    def amend(self, before: Manifest, after: Manifest, *, dropped: Sequence[str] = ()) -> Manifest:
+        """Move the sub-folders made here into the bundle at the output; return its new manifest.
+
+        One rename, that of the manifest, turns the old bundle into the new one. Files of other
+        sub-folders are not touched, so that whoever has them open reads on.
+
+        Args:
+            before: the bundle's manifest when the edit began.
+            after: its new manifest; the list of files is made here.
+            dropped: sub-folders that no longer belong to the bundle.
+
+        Raises:
+            PublishError: something lies where a sub-folder is to go, or the bundle was changed
+                meanwhile.
+        """
+        with writing(self._output):
+            added = sorted(path.name for path in self.folder.iterdir())
+            listed = replace(after, files=_merge_files(before, _list_files(self.folder), dropped))
+            for path in [*self.folder.rglob("*")]:
+                _flush(path)
+            pending = self.folder / MANIFEST_NAME
+            pending.write_text(dump_manifest(listed), encoding="utf-8")
+            (self.folder / _TOUCHED).write_text("\n".join([*added, *dropped]), encoding="utf-8")
+            for path in (pending, self.folder / _TOUCHED, self.folder):
+                _flush(path)
+            self._check_unchanged(before, added)
+            try:
+                for name in added:
+                    (self.folder / name).rename(self._output / name)
+                _flush(self._output)
+                pending.replace(self._output / MANIFEST_NAME)
+                _flush(self._output)
+            finally:
+                _settle(self._output, self.folder)
+        return listed
+
+    def _check_unchanged(self, before: Manifest, added: Iterable[str]) -> None:
+        if _read_manifest(self._output) != before:
+            raise PublishError(
+                f"{self._output} was changed by another program meanwhile: nothing was done, run "
+                "the command again"
+            )
+        for name in added:
+            check_free(self._output, name)
 
 
 @contextmanager
@@ -112,6 +158,15 @@ def check_output(output: Path, *, overwrite: bool) -> None:
             )
 
 
+def check_free(output: Path, name: str) -> None:
+    """Check that a sub-folder may be put into the bundle; raise PublishError if not."""
+    if (output / name).exists():
+        raise PublishError(
+            f"{output} holds {name} already, which its manifest does not list: move it away, or "
+            "choose another --name"
+        )
+
+
 def check_space(output: Path, needed: int) -> None:
     """Check that `needed` bytes fit where `output` will be; raise PublishError if not."""
     place = next(path for path in (output.resolve(), *output.resolve().parents) if path.exists())
@@ -140,11 +195,36 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _known_files(output: Path) -> set[str]:
+    manifest = _read_manifest(output)
+    return set() if manifest is None else {MANIFEST_NAME, *(file.path for file in manifest.files)}
+
+
+def _read_manifest(output: Path) -> Manifest | None:
     try:
-        text = (output / MANIFEST_NAME).read_text(encoding="utf-8")
-        return {MANIFEST_NAME, *(entry.path for entry in parse_manifest(text).files)}
+        return parse_manifest((output / MANIFEST_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, BundleError):
-        return set()
+        return None
+
+
+def _merge_files(
+    before: Manifest, added: Iterable[FileEntry], dropped: Sequence[str]
+) -> tuple[FileEntry, ...]:
+    kept = [file for file in before.files if PurePosixPath(file.path).parts[0] not in dropped]
+    return tuple(sorted([*kept, *added], key=lambda file: PurePosixPath(file.path)))
+
+
+def _settle(output: Path, staging: Path) -> None:
+    """Move out of a bundle what an edit touched and its manifest does not list.
+
+    That is a stage that could not be added, or one that was dropped: one rule for an edit that
+    failed, that is done, or that was killed.
+    """
+    known = {PurePosixPath(path).parts[0] for path in _known_files(output)}
+    if not known:
+        return
+    for name in (staging / _TOUCHED).read_text(encoding="utf-8").splitlines():
+        if name not in known and (output / name).exists():
+            (output / name).rename(staging / f"{name}.gone")
 
 
 def _list_files(folder: Path) -> tuple[FileEntry, ...]:
@@ -203,6 +283,8 @@ def _remove_leftovers(output: Path) -> None:
         if "replaced" in folder.name and not output.exists():
             folder.rename(output)  # killed between the two renames
         else:
+            if (folder / _TOUCHED).is_file():
+                _settle(output, folder)  # killed in the middle of an edit
             shutil.rmtree(folder, ignore_errors=True)
 
 

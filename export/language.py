@@ -1,6 +1,6 @@
 """A checkpoint's language: its tokenizer, chat template and the ids that end a text.
 
-In: a checked checkpoint. Out: `Language`, whose `tokenizer_json` goes into the bundle as it is.
+In: a checked checkpoint, or a bundle. Out: `Language`; its `tokenizer_json` is the bundle's file.
 End-of-text ids are the union of all sources (tokenizer, config, generation config, GGUF, the chat
 template's own end of turn): one source replacing another is how a model runs on past its answer.
 """
@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
+from runtime.bundle import Bundle
 from runtime.vocabulary import tokenizer_fingerprint
 
 from .checkpoint import Checkpoint
@@ -58,6 +59,7 @@ class Language:
     eos_id: int | None
     adds_bos: bool
     chat_template: str | None
+    is_rebuilt: bool = False  # from a GGUF file, which does not hold the rules that cut text
     notes: tuple[str, ...] = ()
 
     def encode(self, text: str) -> list[int]:
@@ -99,7 +101,26 @@ def read_language(checkpoint: Checkpoint) -> Language:
         adds_bos=tokenizer.bos_token_id is not None
         and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id],
         chat_template=template,
+        is_rebuilt=checkpoint.form == "gguf",
         notes=tuple(notes + more),
+    )
+
+
+def language_of(bundle: Bundle) -> Language:
+    """Return the language that a bundle speaks, without its target's checkpoint."""
+    words = bundle.manifest.tokenizer
+    return Language(
+        tokenizer_json=bundle.tokenizer.read_bytes(),
+        fingerprint=words.fingerprint,
+        vocabulary=words.vocabulary,
+        end_ids=bundle.manifest.end_ids,
+        bos_token=words.bos_token,
+        eos_token=words.eos_token,
+        bos_id=words.bos_id,
+        eos_id=None,
+        adds_bos=words.adds_bos,
+        chat_template=bundle.chat_template(),
+        is_rebuilt=words.is_rebuilt,
     )
 
 

@@ -13,12 +13,12 @@ from .language import Language
 _USE_ANOTHER = "choose a draft that was trained with the target's tokenizer"
 
 
-def check_languages(target: Language, draft: Language, *, rules_are_rebuilt: bool = False) -> None:
+def check_languages(target: Language, draft: Language) -> None:
     """Compare the tokenizers of a target and a draft.
 
-    `rules_are_rebuilt` says that one of the two comes from a GGUF file, which does not hold the
-    rules that cut text: then only what ids mean is compared. (The bundle holds the target's
-    tokenizer, so the draft's rules are never used.)
+    Where one of the two comes from a GGUF file, which does not hold the rules that cut text, only
+    what ids mean is compared. (The bundle holds the target's tokenizer, so the draft's rules are
+    never used.)
 
     Raises PairMismatchError that shows the first difference.
     """
@@ -27,7 +27,8 @@ def check_languages(target: Language, draft: Language, *, rules_are_rebuilt: boo
         return
     first, second = (read_vocabulary(side.tokenizer_json) for side in (target, draft))
     found = compare_vocabularies(first, second)
-    difference = found.differing_token or (None if rules_are_rebuilt else found.differing_rule)
+    is_rebuilt = target.is_rebuilt or draft.is_rebuilt
+    difference = found.differing_token or (None if is_rebuilt else found.differing_rule)
     if difference is not None:
         raise PairMismatchError(
             f"target and draft do not speak the same language: {difference} (first is the target); "

@@ -1,66 +1,29 @@
-"""The order of an export's stages, and nothing else.
+"""The order in which a bundle is exported, or drafts are added to one, and nothing else.
 
-In: a `Plan`. Out: `Report`, the bundle being in its place; or an error, and nothing has changed.
+In: a plan. Out: `Report`, the bundle being in its place; or an error, and nothing has changed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-from runtime.manifest import Manifest, ModelEntry, Tokenizer
+from runtime.manifest import Manifest, Tokenizer
 
 from . import pair
 from .build import Built, build_model
 from .bundle import Staging, check_output, check_space, staged
 from .checkpoint import Checkpoint, resolve
 from .integrity import check_checkpoint, count_parameters
-from .language import Language, read_language
-from .plan import ModelPlan, Plan
+from .language import Language, language_of, read_language
+from .plan import AddPlan, ModelPlan, Plan
 from .progress import Progress
 from .quiet import quiet_transformers
+from .report import Report
+from .stages import name_drafts, open_whole, with_drafts
 
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
 _BYTES = {"int4": 0.75, "int8": 1.25, "float16": 2.0, "float32": 4.0}  # per weight, generously
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What an export made: the bundle's manifest, stage times and remarks, for people and JSON."""
-
-    output: Path
-    manifest: Manifest
-    seconds: dict[str, float]
-    notes: tuple[str, ...]
-
-    def model_bytes(self, entry: ModelEntry) -> int:
-        """Return the size of one model's graph and weights."""
-        return sum(f.bytes for f in self.manifest.files if f.path.startswith(f"{entry.name}/"))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as plain data."""
-        return {
-            "bundle": str(self.output),
-            "bytes": sum(file.bytes for file in self.manifest.files),
-            "end_ids": list(self.manifest.end_ids),
-            "models": [
-                {
-                    "name": model.name,
-                    "source": model.source,
-                    "architecture": model.architecture,
-                    "precision": model.precision,
-                    "parameters": model.parameters,
-                    "context": model.context,
-                    "bytes": self.model_bytes(model),
-                    "parity": dict(model.parity),
-                }
-                for model in self.manifest.models
-            ],
-            "notes": list(self.notes),
-            "seconds": {name: round(seconds, 2) for name, seconds in self.seconds.items()},
-        }
 
 
 def export_bundle(plan: Plan, *, progress: Progress) -> Report:
@@ -71,32 +34,56 @@ def export_bundle(plan: Plan, *, progress: Progress) -> Report:
     check_output(plan.output, overwrite=plan.overwrite)
     checkpoints = [resolve(model.reference, progress=progress) for model in plan.models]
     with progress.stage("check the checkpoints"):
-        for checkpoint in checkpoints:
-            check_checkpoint(checkpoint)
-        languages = [read_language(checkpoint) for checkpoint in checkpoints]
-        _check_pairs(checkpoints, languages)
+        languages = _read_languages(checkpoints)
+        for draft in languages[1:]:
+            pair.check_languages(languages[0], draft)
         check_space(plan.output, _needed_bytes(plan.models, checkpoints))
     with staged(plan.output) as staging, quiet_transformers():
-        built = [
-            build_model(
-                model, checkpoint, language=languages[0], staging=staging, progress=progress
-            )
-            for model, checkpoint in zip(plan.models, checkpoints, strict=True)
-        ]
+        built = _build(plan.models, checkpoints, languages[0], staging, progress)
         with progress.stage("publish"):
             manifest = _publish(staging, languages[0], built)
-    return Report(
-        output=plan.output,
-        manifest=manifest,
-        seconds=dict(progress.seconds),
-        notes=tuple(_notes(languages, built)),
-    )
+    return _report(plan.output, manifest, progress, _notes(languages, built))
 
 
-def _check_pairs(checkpoints: Sequence[Checkpoint], languages: Sequence[Language]) -> None:
-    for checkpoint, draft in zip(checkpoints[1:], languages[1:], strict=True):
-        rebuilt = checkpoint.form == "gguf" or checkpoints[0].form == "gguf"
-        pair.check_languages(languages[0], draft, rules_are_rebuilt=rebuilt)
+def add_drafts(plan: AddPlan, *, progress: Progress) -> Report:
+    """Build the drafts that `plan` says and put them into the bundle at its output.
+
+    The target's checkpoint is not needed: the bundle's tokenizer decides what makes a pair.
+    Raises ForerunError; the bundle is as it was then.
+    """
+    bundle = open_whole(plan.output, progress=progress)
+    models = name_drafts(bundle, plan.models)
+    checkpoints = [resolve(model.reference, progress=progress) for model in models]
+    with progress.stage("check the checkpoints"):
+        own, languages = language_of(bundle), _read_languages(checkpoints)
+        for draft in languages:
+            pair.check_languages(own, draft)
+        check_space(plan.output, _needed_bytes(models, checkpoints))
+    with staged(plan.output) as staging, quiet_transformers():
+        built = _build(models, checkpoints, own, staging, progress)
+        with progress.stage("publish"):
+            after = with_drafts(bundle.manifest, [draft.entry for draft in built])
+            manifest = staging.amend(bundle.manifest, after)
+    return _report(plan.output, manifest, progress, _notes(languages, built))
+
+
+def _read_languages(checkpoints: Sequence[Checkpoint]) -> list[Language]:
+    for checkpoint in checkpoints:
+        check_checkpoint(checkpoint)
+    return [read_language(checkpoint) for checkpoint in checkpoints]
+
+
+def _build(
+    models: Sequence[ModelPlan],
+    checkpoints: Sequence[Checkpoint],
+    language: Language,
+    staging: Staging,
+    progress: Progress,
+) -> list[Built]:
+    return [
+        build_model(model, checkpoint, language=language, staging=staging, progress=progress)
+        for model, checkpoint in zip(models, checkpoints, strict=True)
+    ]
 
 
 def _needed_bytes(models: Sequence[ModelPlan], checkpoints: Sequence[Checkpoint]) -> int:
@@ -119,6 +106,7 @@ def _publish(staging: Staging, language: Language, built: Sequence[Built]) -> Ma
         eos_token=language.eos_token,
         bos_id=language.bos_id,
         adds_bos=language.adds_bos,
+        is_rebuilt=language.is_rebuilt,
         chat_template=None if language.chat_template is None else TEMPLATE_NAME,
     )
     manifest = Manifest(
@@ -137,6 +125,12 @@ def _notes(languages: Sequence[Language], built: Sequence[Built]) -> list[str]:
         for model, language in zip(built, languages, strict=True)
         for note in (*language.notes, *model.notes)
     ]
+
+
+def _report(output: Path, manifest: Manifest, progress: Progress, notes: Sequence[str]) -> Report:
+    return Report(
+        output=output, manifest=manifest, seconds=dict(progress.seconds), notes=tuple(notes)
+    )
 
 
 def _own_version() -> str:

@@ -36,7 +36,8 @@ class Tokenizer:
     `fingerprint` is the content hash by which two models are known to speak the same language;
     `vocabulary` is the highest token id + 1: ids from there on are padding of a model's logits and
     can never be drafted, sampled or fed. `bos_token`/`eos_token` are handed to the chat template.
-    `adds_bos` says whether a raw prompt starts with the beginning-of-text token.
+    `adds_bos` says whether a raw prompt starts with the beginning-of-text token; `is_rebuilt` that
+    the rules that cut text were rebuilt from a GGUF file, which does not hold them.
     """
 
     file: str
@@ -46,6 +47,7 @@ class Tokenizer:
     eos_token: str | None = None
     bos_id: int | None = None
     adds_bos: bool = False
+    is_rebuilt: bool = False
     chat_template: str | None = None
 
 
@@ -201,6 +203,7 @@ def _parse_tokenizer(raw: Mapping[str, Any]) -> Tokenizer:
         eos_token=_optional(raw, "eos_token", str, where),
         bos_id=_optional(raw, "bos_id", int, where),
         adds_bos=_get(raw, "adds_bos", bool, where),
+        is_rebuilt=_optional(raw, "is_rebuilt", bool, where) or False,
         chat_template=_optional(raw, "chat_template", str, where),
     )
 

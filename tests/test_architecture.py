@@ -64,14 +64,15 @@ EXPORT_NEEDS = {
     "torch",
     "transformers",
 }
-# What export shares with the runtime: the format, the errors, the cache folder, and how
-# vocabularies are compared.
-SHARED_WITH_EXPORT = {"errors", "manifest", "storage", "vocabulary"}
-PARITY_RUNS_ON = SHARED_WITH_EXPORT | {"bundle", "cache", "model", "providers", "session"}
+# What export shares with the runtime: the format and its check, the errors, the cache folder, and
+# how vocabularies are compared.
+SHARED_WITH_EXPORT = {"bundle", "errors", "manifest", "storage", "vocabulary"}
+PARITY_RUNS_ON = SHARED_WITH_EXPORT | {"cache", "model", "providers", "session"}
 # `--help` and fetching answer at once: these load nothing outside the standard library.
 LIGHT_EXPORT = (
     "__init__",
     "__main__",
+    "bundle",
     "download",
     "errors",
     "fetch",
@@ -79,6 +80,8 @@ LIGHT_EXPORT = (
     "plan",
     "progress",
     "recipes",
+    "report",
+    "stages",
     "wheels",
 )
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from published import digests, manifest, names, publish
 from tiny_exports import checkpoint_of, export_of, traces_kept
 
 import export.bundle
@@ -21,48 +22,8 @@ from export.pipeline import export_bundle
 from export.plan import make_plan
 from export.progress import Progress
 from runtime.bundle import open_bundle
-from runtime.manifest import CacheLayout, Manifest, ModelEntry, Tokenizer
 
 QUIET = Progress(quiet=True)
-
-
-def manifest() -> Manifest:
-    entry = ModelEntry(
-        name="target",
-        role="target",
-        graph="target/model.onnx",
-        flavour="fused",
-        precision="float32",
-        architecture="none",
-        logits=2,
-        embeddings=2,
-        context=64,
-        cache=CacheLayout(layers=1, kv_heads=1, head_dim=8, dtype="float32"),
-        parameters=1,
-        source="a test",
-    )
-    tokenizer = Tokenizer(file="tokenizer.json", fingerprint="0" * 64, vocabulary=2)
-    return Manifest(producer="test", tokenizer=tokenizer, models=(entry,), files=(), end_ids=(1,))
-
-
-def publish(output: Path, content: bytes = b"a graph") -> Manifest:
-    with staged(output) as staging:
-        staging.make_folder("target")
-        staging.write("target/model.onnx", content)
-        staging.write("tokenizer.json", b"{}")
-        return staging.publish(manifest())
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_a_bundle_lists_every_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -224,23 +185,6 @@ def test_a_bundle_opens_wherever_it_is_moved(tmp_path: Path) -> None:
     bundle = open_bundle(moved, verify_hashes=True)
     assert bundle.manifest.target.graph == "target/model.onnx"
     assert sorted(names(moved / "target")) == ["model.onnx", "target.weights"]
-
-
-def test_a_pair_of_folders_with_one_name_keeps_its_weights_apart(tmp_path: Path) -> None:
-    for side in ("a", "b"):
-        shutil.copytree(checkpoint_of("llama"), tmp_path / side / "model")
-    plan = make_plan(
-        target=str(tmp_path / "a" / "model"),
-        drafts=[str(tmp_path / "b" / "model")],
-        output=tmp_path / "out",
-        precision="float32",
-        draft_precision="int4",
-    )
-    with traces_kept("llama"):
-        report = export_bundle(plan, progress=QUIET)
-    assert [model.precision for model in report.manifest.models] == ["float32", "int4"]
-    stored = [f.path for f in report.manifest.files if f.path.endswith(".weights")]
-    assert stored == ["draft/draft.weights", "target/target.weights"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file size limits are POSIX's")

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from tiny_exports import checkpoint_of, export_of
 
-from export.__main__ import main, render_report
+from export.__main__ import main
 from export.errors import PlanError
 from export.plan import Plan, make_plan
+from export.report import render_report
 
 ROOT = Path(__file__).parents[1]
 

@@ -75,7 +75,8 @@ def test_another_way_to_cut_text_is_refused_unless_it_was_rebuilt() -> None:
     other = language(changed(normalizer={"type": "Lowercase"}))
     with pytest.raises(PairMismatchError, match="normalizer"):
         check_languages(language(), other)
-    check_languages(language(), other, rules_are_rebuilt=True)
+    check_languages(language(), replace(other, is_rebuilt=True))
+    check_languages(language(is_rebuilt=True), other)
 
 
 def test_other_beginnings_and_ends_are_refused() -> None:

@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 
 from export import build
 from export.attention.fused import FUSED
-from export.pipeline import Report, export_bundle
+from export.pipeline import export_bundle
 from export.plan import make_plan
 from export.progress import Progress
+from export.report import Report
 from export.trace import Traced, trace
 
 _folder = tempfile.TemporaryDirectory(prefix="forerun-tiny-")
