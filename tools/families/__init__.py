@@ -1,0 +1,1 @@
+"""Does the exporter take every family? A tiny random model of each type, exported and compared."""
