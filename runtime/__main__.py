@@ -6,6 +6,7 @@ non-zero exit: 1 for what is broken, 2 for what was asked wrongly, 130 after Ctr
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from io import TextIOWrapper
 
 from .arguments import make_parser, read_options, read_prompt
 from .bundle import open_bundle
-from .describe import describe_bundle
+from .describe import describe_bundle, explain
 from .engine import Engine
 from .errors import ForerunError, RequestError
 from .generation import Chunk
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # whatever the locale, text leaves unharmed
             stream.reconfigure(encoding="utf-8", errors="replace")
+    logging.basicConfig(level=logging.INFO, format="forerun: %(message)s", stream=sys.stderr)
     args = make_parser().parse_args(argv)
     commands = {"generate": _generate, "chat": _chat, "info": _info}
     try:
@@ -62,9 +64,10 @@ def _generate(args: argparse.Namespace) -> int:
             print(json.dumps(asdict(completion), ensure_ascii=False))
             return 0
         if args.chat:
-            _show(engine.generate(messages=messages, watch=watch, **options), [])
+            chunks = engine.generate(messages=messages, watch=watch, **options)
         else:
-            _show(engine.generate(prompt, watch=watch, **options), [])
+            chunks = engine.generate(prompt, watch=watch, **options)
+        _show(chunks, [], explained=args.explain)
     return 0
 
 
@@ -85,7 +88,7 @@ def _chat(args: argparse.Namespace) -> int:
             shown: list[str] = []
             try:
                 with closing(engine.generate(messages=asked, watch=watch, **options)) as chunks:
-                    _show(chunks, shown)
+                    _show(chunks, shown, explained=args.explain)
             except RequestError as error:
                 print(f"forerun: {error}", file=sys.stderr)
             except KeyboardInterrupt:
@@ -105,8 +108,9 @@ def _ask() -> str | None:
         return None
 
 
-def _show(chunks: Iterator[Chunk], shown: list[str]) -> None:
+def _show(chunks: Iterator[Chunk], shown: list[str], *, explained: bool) -> None:
     """Print an answer while it grows, and append what was printed to `shown`."""
+    chunk = None
     try:
         for chunk in chunks:
             print(chunk.text, end="", flush=True)
@@ -116,6 +120,8 @@ def _show(chunks: Iterator[Chunk], shown: list[str]) -> None:
             print(flush=True)
         raise
     print(flush=True)
+    if explained and chunk is not None:
+        print("\n".join(explain(chunk.stats)), file=sys.stderr)
 
 
 def _info(args: argparse.Namespace) -> int:
@@ -134,6 +140,7 @@ def _open(args: argparse.Namespace) -> Engine:
         device_id=args.device_id,
         threads=args.threads,
         verify_hashes=not args.no_verify,
+        max_memory=args.max_memory,
     )
 
 

@@ -4,6 +4,7 @@ In: an argument list. Out: a parsed namespace, and from it the keywords of `Engi
 """
 
 import argparse
+import re
 import sys
 from typing import NoReturn
 
@@ -88,6 +89,9 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-verify", action="store_true", help="do not check files' SHA-256")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda or tensorrt (default cpu)")
     parser.add_argument("--device-id", type=int, default=0, metavar="N", help="which GPU")
+    parser.add_argument(
+        "--max-memory", type=_bytes, metavar="SIZE", help="such as 1.5GiB: load drafts that fit"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: usable cores)")
 
 
@@ -111,6 +115,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add("--rule", default="auto", choices=RULES, help="acceptance rule when sampling")
     add("--numerics", default="default", choices=NUMERICS, help="see README, Exactness")
     add("--trace", metavar="FILE", help="write every round as a line of JSON")
+    add("--explain", action="store_true", help="say on standard error what was drafted and why")
     add = parser.add_argument_group("sampling").add_argument
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
     add("--top-k", type=int, default=0, metavar="K", help="0 is off")
@@ -127,6 +132,16 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _bytes(text: str) -> int:
+    spelled = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip())
+    if spelled is None:
+        raise ValueError(text)
+    return int(float(spelled[1]) * 1024.0 ** " KMG".index(spelled[2] or " "))
+
+
+_bytes.__name__ = "SIZE"
 
 
 def _bias(text: str) -> tuple[int, float]:

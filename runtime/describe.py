@@ -1,11 +1,15 @@
-"""A bundle in plain words, for people who ask `info`."""
+"""A bundle in plain words, for people who ask `info`; choices, for those who ask `--explain`."""
 
 from collections.abc import Iterator
 
 from .bundle import Bundle
 from .manifest import ModelEntry
+from .memory import CACHED_TOKENS, memory_bytes, token_bytes
+from .stats import Stats
 
 _MIB = 1 << 20
+# Measured time ÷ the table's: beyond, the table is not this machine's of now.
+_FAITHFUL = (0.9, 1.1)
 
 
 def describe_bundle(bundle: Bundle) -> Iterator[str]:
@@ -23,9 +27,6 @@ def describe_bundle(bundle: Bundle) -> Iterator[str]:
 
 
 def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
-    cache = model.cache
-    width = 2 if cache.dtype == "float16" else 4
-    token_bytes = 2 * cache.layers * cache.kv_heads * cache.head_dim * width
     yield f"{model.role} {model.name!r}: {model.source}"
     yield f"  architecture  {model.architecture}, {model.parameters / 1e6:.0f} million parameters"
     block = f" in blocks of {model.block_size}" if model.block_size else ""
@@ -33,7 +34,9 @@ def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
     yield f"  weights       {model.precision}{block}{finer}, {model.flavour} graph"
     yield f"  on disk       {bundle.weight_bytes(model) / _MIB:.1f} MiB"
     yield f"  context       {model.context} tokens"
-    yield f"  cache         {token_bytes / 1024:.1f} KiB a token, {cache.dtype}"
+    yield f"  cache         {token_bytes(model) / 1024:.1f} KiB a token, {model.cache.dtype}"
+    needed = memory_bytes(bundle, model) / _MIB
+    yield f"  in memory     {needed:.1f} MiB, a cache of {CACHED_TOKENS} tokens included"
     steady = "the same" if model.is_steady else "rounded differently"
     yield f"  numerics      a token alone and in a block: {steady}"
     yield f"  licence       {model.licence or 'not stated'}"
@@ -51,4 +54,40 @@ def _describe_parity(model: ModelEntry) -> Iterator[str]:
         yield (
             f"  {model.precision:<13} {parity['mean_kl']:.3f} nats per token from the float graph, "
             f"same first choice {100 * parity['top1_agreement']:.0f} % of {parity['tokens']} tokens"
+        )
+
+
+def explain(stats: Stats) -> Iterator[str]:
+    """Yield lines that say what was drafted and why: predicted against measured."""
+    choices = stats.choices
+    if choices is None or not choices.emitted_tokens:
+        yield "nothing was chosen: drafting was off, lengths were fixed, or the answer was short"
+        return
+    rounds = sum(count for _, _, count in choices.rounds)
+    yield f"{rounds} rounds after the first token, each chosen by expected tokens a second:"
+    for drafter, tokens, count in choices.rounds:
+        what = f"{tokens} tokens by {drafter}" if tokens else "a plain step"
+        yield f"  {100 * count / rounds:3.0f} %  {what}"
+    expected = choices.expected_tokens / choices.expected_seconds
+    measured = choices.emitted_tokens / choices.measured_seconds
+    yield (
+        f"tokens a round: expected {choices.expected_tokens / rounds:.2f}, "
+        f"came {choices.emitted_tokens / rounds:.2f}"
+    )
+    yield (
+        f"milliseconds a round: by the cost table "
+        f"{1000 * choices.expected_seconds / rounds:.1f}, measured "
+        f"{1000 * choices.measured_seconds / rounds:.1f}"
+    )
+    yield f"tokens a second: predicted {expected:.1f}, measured {measured:.1f}"
+    yield (
+        f"speed-up over plain decoding, at the table's cost of a plain step: predicted "
+        f"{choices.plain_seconds / choices.expected_seconds:.2f}, measured "
+        f"{choices.plain_seconds / choices.measured_seconds:.2f}"
+    )
+    drift = choices.measured_seconds / choices.expected_seconds
+    if not _FAITHFUL[0] <= drift <= _FAITHFUL[1]:
+        yield (
+            f"rounds took {drift:.2f} times what the cost table says: the machine is busier or "
+            "cooler than when it was measured; measure again with python -m runtime costs --refresh"
         )

@@ -19,13 +19,14 @@ from .errors import EngineClosedError, PromptTooLongError, RequestError
 from .generation import Chunk, generate_chunks
 from .kept_costs import make_key, obtain_costs
 from .manifest import ModelEntry
+from .memory import choose_drafts
 from .model import OnnxModel
 from .noise import Noise
 from .providers import count_threads, make_provider
 from .request import Options, Request, make_request
 from .sampling import check_bias
 from .speculate import Watch, watch_nothing
-from .stack import make_stack, plan_stages
+from .stack import Stack, make_stack, plan_stages
 from .stats import Stats
 from .template import ChatTemplate
 from .text import TextStream
@@ -56,12 +57,16 @@ class Engine:
         drafts: Mapping[str, OnnxModel],
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
+        *,
+        measure_costs: bool = True,
     ) -> None:
         self.bundle = bundle
         self._target: OnnxModel | None = target
         self._drafts = dict(drafts)
         self.tokenizer = tokenizer
         self._template = template
+        self._has_costs = measure_costs
+        self._kept_costs: CostTable | None = None
         self._lock = Lock()
         self._holder: int | None = None
 
@@ -74,6 +79,8 @@ class Engine:
         device_id: int = 0,
         threads: int | None = None,
         verify_hashes: bool = True,
+        measure_costs: bool = True,
+        max_memory: int | None = None,
     ) -> "Engine":
         """Open the bundle at `path`.
 
@@ -83,11 +90,15 @@ class Engine:
             device_id: which GPU.
             threads: compute threads per model; by default one per usable core.
             verify_hashes: check every file's SHA-256 (about a second for each gigabyte).
+            measure_costs: time the models when an answer first needs to know how far drafting pays
+                (a few seconds, once for a bundle on a machine); without it lengths are fixed.
+            max_memory: bytes for weights and caches of a thousand tokens: drafts that do not fit
+                are not loaded, the nearest to the target comes first.
 
         Raises:
             BundleError: no bundle, or incomplete, altered, or of a newer format version.
             ProviderError: the provider is unknown or does not load.
-            RequestError: `threads` is out of range.
+            RequestError: `threads` is out of range, or `max_memory` does not hold the target.
         """
         where = make_provider(provider, device_id=device_id)
         count = count_threads(threads)
@@ -103,13 +114,15 @@ class Engine:
                 threads=count,
             )
 
+        entries = choose_drafts(bundle, max_memory)
         target = open_model(bundle.manifest.target)
-        drafts = {entry.name: open_model(entry) for entry in bundle.manifest.drafts}
+        drafts = {entry.name: open_model(entry) for entry in entries}
         source = bundle.chat_template()
         template = None
         if source is not None:
             template = ChatTemplate(source, bos_token=words.bos_token, eos_token=words.eos_token)
-        return cls(bundle, target, drafts, Tokenizer.load(bundle.tokenizer), template)
+        words_of = Tokenizer.load(bundle.tokenizer)
+        return cls(bundle, target, drafts, words_of, template, measure_costs=measure_costs)
 
     @property
     def target(self) -> OnnxModel:
@@ -144,11 +157,20 @@ class Engine:
             EngineClosedError: the engine was closed.
         """
         with self._turn():
+            return self._obtain_costs(refresh=refresh, on_pass=on_pass)
+
+    def _obtain_costs(
+        self, *, refresh: bool = False, on_pass: Callable[[], None] = lambda: None
+    ) -> CostTable:
+        if refresh or self._kept_costs is None:
             target = self.target
             key = make_key(
                 self.bundle, provider=target.session.provider, threads=target.session.threads
             )
-            return obtain_costs(key, target, self._drafts, refresh=refresh, on_pass=on_pass)
+            self._kept_costs = obtain_costs(
+                key, target, self._drafts, refresh=refresh, on_pass=on_pass
+            )
+        return self._kept_costs
 
     def encode(
         self, prompt: str | Sequence[int] | None = None, *, messages: Messages | None = None
@@ -223,6 +245,29 @@ class Engine:
             seed=last.seed,
         )
 
+    def make_stack(
+        self, request: Request, prompt: Sequence[int], *, watch: Watch = watch_nothing
+    ) -> Stack:
+        """Return the levels that would answer a request, for tools that run rounds themselves.
+
+        Args:
+            request: what is asked.
+            prompt: the prompt's token ids.
+            watch: called after every round of every level.
+        """
+        stages = plan_stages(list(self.drafts), request, is_controlled=self._has_costs)
+        has_choice = self._has_costs and any(stage.k is None for stage in stages)
+        return make_stack(
+            self.target,
+            self.drafts,
+            request,
+            prompt=prompt,
+            end_ids=self.bundle.manifest.end_ids,
+            noise=Noise(request.seed),
+            costs=self._obtain_costs() if has_choice else None,
+            watch=watch,
+        )
+
     def close(self) -> None:
         """Free the models; closing twice is harmless.
 
@@ -251,7 +296,7 @@ class Engine:
     ) -> tuple[Request, list[int]]:
         ids = self.encode(prompt, messages=messages)
         request = make_request(options)
-        plan_stages(list(self.drafts), request)
+        plan_stages(list(self.drafts), request, is_controlled=self._has_costs)  # is it possible?
         check_bias(request.sampling.logit_bias, self.target.vocabulary)
         return request, ids
 
@@ -274,22 +319,13 @@ class Engine:
         self, ids: list[int], request: Request, started: float, watch: Watch
     ) -> Generator[Chunk, None, None]:
         with self._turn():
-            end_ids = self.bundle.manifest.end_ids
-            stack = make_stack(
-                self.target,
-                self.drafts,
-                request,
-                prompt=ids,
-                end_ids=end_ids,
-                noise=Noise(request.seed),
-                watch=watch,
-            )
+            stack = self.make_stack(request, ids, watch=watch)
             for chunk in generate_chunks(
                 stack,
                 ids,
                 request,
                 stream=TextStream(self.tokenizer, request.stop),
-                end_ids=frozenset(end_ids),
+                end_ids=frozenset(self.bundle.manifest.end_ids),
                 started=started,
             ):
                 if chunk.finish_reason is not None:

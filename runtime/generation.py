@@ -67,7 +67,7 @@ def generate_chunks(
     end = min(len(prompt) + request.max_tokens, stack.target.model.context)
     end_ids = frozenset() if request.ignore_eos else end_ids
     level = stack.target
-    meter = Meter([(each.name, each.stats) for each in stack.levels], started)
+    meter = Meter([(each.name, each.stats) for each in stack.levels], started, stack.choices)
     reason = "length" if len(context) == end else None
     if reason:
         yield Chunk(

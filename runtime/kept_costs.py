@@ -84,6 +84,7 @@ def obtain_costs(
     """
     table = None if refresh else read_costs(key)
     if table is None or set(table.models) != {"target", *drafts}:
+        _log.info("measuring what passes cost here: a few seconds, once for this bundle")
         table = measure_costs(target, drafts, on_pass=on_pass)
         keep_costs(key, table)
     return table

@@ -18,16 +18,18 @@ class Law:
 
     `weights` `[n]` are non-negative and sum to one; `ids` `[n]` int64, ascending, are the tokens
     they belong to, every other token having probability zero. `ids` is `None` when the law is
-    dense: then `weights[x]` is the probability of token x.
+    dense: then `weights[x]` is the probability of token x. `certainty`, where it is known, is the
+    probability that the model gave to the token of a point law before a choice made it certain.
     """
 
     weights: NDArray[Any]
     ids: NDArray[np.int64] | None = None
+    certainty: float | None = None
 
     @classmethod
-    def point(cls, token: int) -> "Law":
+    def point(cls, token: int, certainty: float | None = None) -> "Law":
         """Return the law that always gives `token`."""
-        return cls(np.ones(1), np.array([token], np.int64))
+        return cls(np.ones(1), np.array([token], np.int64), certainty)
 
     def probability(self, token: int) -> Any:
         """Return the probability of one token."""

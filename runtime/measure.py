@@ -138,7 +138,7 @@ class _Subject:
 
     def __post_init__(self) -> None:
         self.model.renew()
-        self.model.begin([], even_widths=True)
+        self.model.begin([], even_widths=False)
         self.step = 2 if self.model.has_even_widths else 1
         self.depth = min(_DEPTH, max(1, self.model.context // 2))
 
@@ -168,7 +168,7 @@ class _Subject:
         self.model.begin([], even_widths=False)
         self.time(1, depth)
         self.plain.setdefault(depth, []).append(self.time(1, depth))
-        self.model.begin([], even_widths=True)
+        self.model.begin([], even_widths=False)
 
     def costs(self) -> PassCosts:
         """Return the figures: the fastest of each kind, times how much slower a pass usually is."""

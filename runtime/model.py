@@ -29,6 +29,7 @@ class Model(Protocol):
 
     vocabulary: int
     context: int
+    has_even_widths: bool
 
     @property
     def length(self) -> int:

@@ -91,6 +91,7 @@ class Sampler:
         prompt_length: how many tokens of every sequence are prompt.
         end_ids: end-of-text tokens, held back until `min_tokens` are out.
         noise: the request's noise, used when coupled.
+        tells_certainty: greedy laws say how sure the model was (for drafters).
 
     Raises:
         RequestError: a bias names a token outside the vocabulary.
@@ -104,8 +105,10 @@ class Sampler:
         prompt_length: int,
         end_ids: Sequence[int],
         noise: Noise,
+        tells_certainty: bool = False,
     ) -> None:
         self._settings = settings
+        self._tells_certainty = tells_certainty
         self._prompt_length = prompt_length
         self._noise = noise
         self._end_ids = np.array(end_ids, np.int64)
@@ -136,10 +139,12 @@ class Sampler:
         if not self._is_plain:
             row = self.adjusted(row, prefix, length)
         if self._settings.is_greedy:
-            return Law.point(_arg_max(row))
+            token = _arg_max(row)
+            return Law.point(token, _lead(row, token) if self._tells_certainty else None)
         law = make_law(row, self._settings)
         if self._settings.coupled:
-            return Law.point(race(law, self._noise.exponentials(length, len(row))))
+            token = race(law, self._noise.exponentials(length, len(row)))
+            return Law.point(token, float(law.probability(token)))
         return law
 
     def adjusted(self, row: Row, prefix: Sequence[int], length: int) -> Row:
@@ -225,6 +230,12 @@ def _arg_max(row: Row) -> int:
             "logit_bias, or export the model again with a higher precision"
         )
     return place
+
+
+def _lead(row: Row, best: int) -> float:
+    """Return the share of the best token in the probability of the two best."""
+    second = max(row[:best].max(initial=-np.inf), row[best + 1 :].max(initial=-np.inf))
+    return float(1 / (1 + np.exp(np.float64(second) - np.float64(row[best]))))
 
 
 def _top_k_ids(scaled: NDArray[np.float64], k: int) -> NDArray[np.int64] | None:

@@ -5,6 +5,7 @@
 inner model's law exactly and carry the rows they were drawn from, so no level needs a special case.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -16,6 +17,8 @@ from .model import Model
 from .noise import Noise, Purpose
 from .sampling import Sampler
 from .stats import LevelStats
+
+_LEAST_CERTAIN = 1 / 400
 
 
 @dataclass(frozen=True)
@@ -142,20 +145,36 @@ class ModelDrafter:
 
     def __init__(self, name: str, level: Level) -> None:
         self.name = name
-        self._level = level
+        self.level = level
 
     def propose(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:
         """Return tokens that follow the draft model's law; fewer than `k` at its context's end."""
-        level = self._level
+        level = self.level
         k = min(k, level.model.context - len(context))
         proposal = Proposal([], [], self.name)
         while (wanted := k - len(proposal.tokens)) > 0:
-            inner = min(level.k, wanted - 1)  # a round emits one token more than it accepts
-            round_ = speculate(level, [*context, *proposal.tokens], inner, noise=noise)
-            proposal.tokens.extend(round_.tokens)
-            proposal.laws.extend(round_.laws)
+            part = self.propose_round([*context, *proposal.tokens], wanted, noise=noise)
+            proposal.tokens.extend(part.tokens)
+            proposal.laws.extend(part.laws)
+            proposal.signals.extend(part.signals)
         return proposal
+
+    def propose_round(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:
+        """Return what one round of the draft model emits, 1 to `k` tokens.
+
+        A token's signal is the log-odds that the draft model gave it.
+        """
+        inner = min(self.level.k, k - 1)  # a round emits one token more than it accepts
+        round_ = speculate(self.level, context, inner, noise=noise)
+        signals = [_log_odds(law, x) for law, x in zip(round_.laws, round_.tokens, strict=True)]
+        return Proposal(round_.tokens, round_.laws, self.name, signals)
 
     def rewind(self, *, to: int) -> None:
         """Forget everything from position `to` on, here and below."""
-        self._level.rewind(to=to)
+        self.level.rewind(to=to)
+
+
+def _log_odds(law: Law, token: int) -> float:
+    sure = float(law.probability(token)) if law.certainty is None else law.certainty
+    sure = min(max(sure, _LEAST_CERTAIN), 1 - _LEAST_CERTAIN)
+    return math.log(sure / (1 - sure))

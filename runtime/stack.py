@@ -8,15 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .acceptance import RULES, Rule
+from .controller import (
+    COPIER_PRIOR,
+    LONGEST,
+    MODEL_PRIOR,
+    SAMPLED_PRIOR,
+    Candidate,
+    Controller,
+    PassCost,
+)
+from .costs import CostTable, Mode
 from .drafters import Drafter, FirstOf, LookupDrafter, NoDrafter, SuffixDrafter
 from .errors import RequestError
 from .model import Model
 from .noise import Noise
 from .request import Request
 from .sampling import Sampler
-from .speculate import Level, ModelDrafter, Watch, watch_nothing
+from .speculate import Level, ModelDrafter, Verdict, Watch, watch_nothing
 from .stages import LOOKUP, Stage, default_stages, parse_stages
-from .stats import LevelStats
+from .stats import Choices, LevelStats
+from .survival import Survival
 
 TARGET = "target"
 
@@ -30,14 +41,22 @@ _LONG_MATCH = 8
 
 @dataclass(frozen=True)
 class Stack:
-    """The levels of a request, the target's first."""
+    """The levels of a request, the target's first.
+
+    `controller` chooses how the target's level is drafted for, if anything is to be chosen.
+    """
 
     levels: tuple[Level, ...]
+    controller: Controller | None = None
 
     @property
     def target(self) -> Level:
         """The target's level."""
         return self.levels[0]
+
+    def choices(self) -> Choices | None:
+        """Return what the controller chose so far."""
+        return self.controller.choices() if self.controller else None
 
 
 def make_stack(
@@ -48,6 +67,7 @@ def make_stack(
     prompt: Sequence[int],
     end_ids: Sequence[int],
     noise: Noise,
+    costs: CostTable | None = None,
     watch: Watch = watch_nothing,
 ) -> Stack:
     """Return the levels for this request; all caches keep what `prompt` shares with them.
@@ -59,12 +79,14 @@ def make_stack(
         prompt: the prompt's token ids.
         end_ids: end-of-text ids.
         noise: the request's noise.
+        costs: what passes cost here: stages without a k are then drafted as far as it pays.
         watch: told of every round of every level.
 
     Raises:
         RequestError: the stages do not fit the bundle.
     """
     levels: list[Level] = []
+    stages = plan_stages(list(drafts), request, is_controlled=costs is not None)
 
     def make_level(name: str, model: Model, below: Stage | None, drafter: Drafter) -> Level:
         model.begin(prompt, even_widths=request.has_even_widths)
@@ -74,6 +96,7 @@ def make_stack(
             prompt_length=len(prompt),
             end_ids=end_ids,
             noise=noise,
+            tells_certainty=name != TARGET,
         )
         level = Level(
             name=name,
@@ -81,30 +104,42 @@ def make_stack(
             drafter=drafter,
             sampler=sampler,
             rule=_rule(request, below),
-            k=_width(below),
+            k=LONGEST if isinstance(drafter, Controller) else _width(below),
             stats=LevelStats(),
-            watch=watch,
+            watch=_watch_with(drafter, watch) if isinstance(drafter, Controller) else watch,
         )
         levels.insert(0, level)
         return level
 
+    drafts_for = [*(stage.model for stage in stages[1:]), TARGET][: len(stages)]
     below: Stage | None = None
     drafter: Drafter = NoDrafter()
-    for stage in plan_stages(list(drafts), request):
-        members: list[Drafter] = [
-            _copier(name, is_alone=stage.model is None) for name in stage.copiers
-        ]
+    for stage, above in zip(stages, drafts_for, strict=True):
+        has_choice = costs is not None and stage.k is None
+        is_alone = stage.model is None or has_choice
+        members: list[Drafter] = [_copier(name, is_alone=is_alone) for name in stage.copiers]
         if stage.model is not None:
             level = make_level(stage.model, drafts[stage.model], below, drafter)
             members.append(ModelDrafter(stage.model, level))
         below = stage
-        drafter = members[0] if len(members) == 1 else FirstOf(members)
+        if costs is not None and stage.k is None:
+            models = {**drafts, TARGET: target}
+            drafter = _control(members, above or TARGET, costs, request, models)
+        else:
+            drafter = members[0] if len(members) == 1 else FirstOf(members)
     make_level(TARGET, target, below, drafter)
-    return Stack(tuple(levels))
+    return Stack(tuple(levels), drafter if isinstance(drafter, Controller) else None)
 
 
-def plan_stages(drafts: Sequence[str], request: Request) -> tuple[Stage, ...]:
+def plan_stages(
+    drafts: Sequence[str], request: Request, *, is_controlled: bool
+) -> tuple[Stage, ...]:
     """Return the stages that the request asks of a bundle with these drafts, bottom first.
+
+    Args:
+        drafts: their names, nearest to the target first.
+        request: what was asked.
+        is_controlled: by default, copiers that only cost when they pay stand beside a model.
 
     Raises:
         RequestError: the stages do not fit the bundle.
@@ -112,7 +147,7 @@ def plan_stages(drafts: Sequence[str], request: Request) -> tuple[Stage, ...]:
     if request.is_plain:
         return ()
     if request.stages is None:
-        stages = default_stages(drafts)
+        stages = default_stages(drafts, is_controlled=is_controlled and request.k is None)
     else:
         stages = parse_stages(request.stages, drafts)
     if request.k is None or not stages:
@@ -141,6 +176,51 @@ def _rule(request: Request, below: Stage | None) -> Rule:
     if below is None or below.model is None:
         return RULES["token"]
     return RULES["block" if request.rule == "auto" else request.rule]
+
+
+def _control(
+    members: Sequence[Drafter],
+    above: str,
+    costs: CostTable,
+    request: Request,
+    models: Mapping[str, Model],
+) -> Controller:
+    """Return the members under a controller that knows what passes of the model above cost."""
+    drawn = MODEL_PRIOR if request.sampling.is_matched else SAMPLED_PRIOR
+    candidates = [
+        Candidate(member, Survival(drawn if isinstance(member, ModelDrafter) else COPIER_PRIOR))
+        for member in members
+    ]
+    names = [member.name for member in members if isinstance(member, ModelDrafter)]
+    return Controller(
+        candidates,
+        pass_cost=_pass_cost(costs, above, models[above], request),
+        draft_costs={name: _pass_cost(costs, name, models[name], request) for name in names},
+    )
+
+
+def _pass_cost(costs: CostTable, name: str, model: Model, request: Request) -> PassCost:
+    """Return the seconds of a pass of this model with its laws, its draws and the acceptance."""
+    sampling = request.sampling
+    mode: Mode = "greedy" if sampling.is_greedy else "coupled" if sampling.coupled else "sampled"
+    host = costs.host[mode]
+
+    def seconds(width: int, depth: int) -> float:
+        run = width + width % 2 if model.has_even_widths else width
+        if run == 1 and name == TARGET:
+            return costs.plain_seconds(depth) + host.law
+        own = costs.seconds(name, width=run, depth=depth)
+        return own + width * host.law + (width - 1) * host.judge
+
+    return seconds
+
+
+def _watch_with(controller: Controller, watch: Watch) -> Watch:
+    def both(verdict: Verdict) -> None:
+        controller.watch(verdict)
+        watch(verdict)
+
+    return both
 
 
 def _width(below: Stage | None) -> int:

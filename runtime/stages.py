@@ -30,9 +30,15 @@ class Stage:
         return names if self.k is None else f"{names}:{self.k}"
 
 
-def default_stages(drafts: Sequence[str]) -> tuple[Stage, ...]:
-    """Return the stack of a bundle with these drafts, nearest to the target first."""
-    return tuple(Stage(model=name) for name in reversed(drafts)) or (Stage((SUFFIX,)),)
+def default_stages(drafts: Sequence[str], *, is_controlled: bool) -> tuple[Stage, ...]:
+    """Return the stack of a bundle with these drafts, nearest to the target first.
+
+    Where lengths are chosen by cost (`is_controlled`), a copier stands beside the nearest draft.
+    """
+    if not drafts:
+        return (Stage((SUFFIX,)),)
+    nearest = Stage((SUFFIX,) if is_controlled else (), drafts[0])
+    return (*(Stage(model=name) for name in reversed(drafts[1:])), nearest)
 
 
 def parse_stages(texts: Sequence[str], drafts: Collection[str]) -> tuple[Stage, ...]:

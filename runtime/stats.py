@@ -6,7 +6,7 @@ token included (plain decoding is 1.00). A rate is `None` where nothing was coun
 never decoding: the decode rate counts the tokens and seconds after the first token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -126,11 +126,33 @@ class LevelFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a controller chose, and how well it foresaw what came.
+
+    Attributes:
+        rounds: how often each (drafter, number of tokens) was chosen; `none` is a plain step.
+        expected_tokens: what the rounds were expected to emit, and
+        emitted_tokens: what they emitted.
+        expected_seconds: what they were expected to take by the cost table, and
+        measured_seconds: what they took.
+        plain_seconds: what the emitted tokens would have taken without speculation, by the table.
+    """
+
+    rounds: tuple[tuple[str, int, int], ...]
+    expected_tokens: float
+    emitted_tokens: int
+    expected_seconds: float
+    measured_seconds: float
+    plain_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stats:
     """Figures of one generation so far.
 
     `drafted`, `tested` and `accepted` are those of the target's level; `levels` has every level,
-    the target's first. `time_to_first_token_s` counts from the call to the first token's being
+    the target's first; `choices` is what the controller of the target's level chose, if one did.
+    `time_to_first_token_s` counts from the call to the first token's being
     decided; `decode_tokens_per_s` is `None` until two tokens are out.
     """
 
@@ -144,6 +166,7 @@ class Stats:
     decode_tokens_per_s: float | None
     stage_seconds: StageSeconds
     levels: tuple[LevelFigures, ...] = ()
+    choices: Choices | None = None
 
 
 @dataclass
@@ -156,6 +179,7 @@ class Meter:
 
     levels: Sequence[tuple[str, LevelStats]]
     started: float
+    choices: Callable[[], Choices | None] = lambda: None
     emitted: int = 0
     first_at: float | None = None
     first_tokens: int = 0
@@ -185,6 +209,7 @@ class Meter:
             decode_tokens_per_s=self._decode_rate(),
             stage_seconds=_seconds(target, other=max(0.0, whole - busy)),
             levels=tuple(_figures(name, level) for name, level in self.levels),
+            choices=self.choices(),
         )
 
     def _decode_rate(self) -> float | None:

@@ -48,6 +48,7 @@ class TableModel:
         self.zeros, self.exact, self.order = zeros, exact, order
         self.fed: list[int] = []
         self.passes = 0
+        self.has_even_widths = False
 
     @property
     def length(self) -> int:

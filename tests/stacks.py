@@ -5,7 +5,7 @@ the output's law, so every check of exactness must reject each of them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,10 +14,12 @@ from fakes import ExactSampler, TableModel
 from oracle import Oracle
 
 from runtime.acceptance import RULES, Rule, TokenRule
+from runtime.controller import Candidate, Controller, PassCost
 from runtime.drafters import Drafter, NoDrafter, Proposal
 from runtime.law import Law
 from runtime.speculate import Level, ModelDrafter, speculate
 from runtime.stats import LevelStats
+from runtime.survival import Prior, Survival
 
 
 def exact_point(token: int) -> Law:
@@ -41,17 +43,19 @@ class CopyDrafter:
 
     name = "copy"
 
-    def __init__(self, seed: int, vocabulary: int = 3) -> None:
+    def __init__(self, seed: int, vocabulary: int = 3, *, is_shy: bool = False) -> None:
         self.table = TableModel(seed, vocabulary=vocabulary, exact=True)
+        self.is_shy = is_shy
 
     def propose(self, context: Sequence[int], k: int, *, noise: object) -> Proposal:
         tokens: list[int] = []
         while len(tokens) < k:
             law = self.table.law([*context, *tokens])
-            if law[0] == max(law) and tokens:
+            if law[0] == max(law) and (tokens or self.is_shy):
                 break
             tokens.append(law.index(max(law)))
-        return Proposal(tokens, [exact_point(token) for token in tokens])
+        laws = [exact_point(token) for token in tokens]
+        return Proposal(tokens, laws, self.name, [float(token) for token in tokens])
 
     def rewind(self, *, to: int) -> None:
         pass
@@ -140,6 +144,33 @@ class ChoosingSampler:
                 self.chosen[before] = self.oracle.choose(list(row))
             laws.append(exact_point(self.chosen[before]))
         return laws
+
+
+def chosen_stack(rule: Rule, inner: Rule, sizes: Sizes) -> Make:
+    """Return target ← (copy | (draft ← copy)), both levels drafted for as far as it pays."""
+
+    def control(pass_cost: PassCost, *drafters: Drafter) -> Controller:
+        candidates = [Candidate(each, Survival(Prior(1.0, 1.0, 1.0, 1.0))) for each in drafters]
+        return Controller(candidates, pass_cost=pass_cost, draft_costs={"level": _cheap})
+
+    def make(seed: int, _oracle: Oracle) -> Level:
+        below = control(_cheap, CopyDrafter(seed + 2000, sizes.vocabulary))
+        level = make_level(sizes.model(seed + 1000), below, inner, sizes.inner_k)
+        level = replace(level, watch=below.watch)
+        beside = CopyDrafter(seed + 3000, sizes.vocabulary, is_shy=True)
+        drafter = control(_dear, beside, ModelDrafter("draft", level))
+        target = make_level(sizes.model(seed), drafter, rule, sizes.k)
+        return replace(target, watch=drafter.watch)
+
+    return make
+
+
+def _dear(width: int, _depth: int) -> float:
+    return 1.0 + 0.3 * (width - 1)
+
+
+def _cheap(width: int, _depth: int) -> float:
+    return 0.1 * _dear(width, 0)
 
 
 def match_stack(sizes: Sizes) -> Make:

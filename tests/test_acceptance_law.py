@@ -17,6 +17,7 @@ from stacks import (
     WRONG_STACKS,
     Make,
     Sizes,
+    chosen_stack,
     copy_stack,
     draft_stack,
     make_level,
@@ -45,7 +46,11 @@ FLAT = {
     for rule in ("token", "block")
     for name, stack in {"draft": draft_stack, "copy": copy_stack}.items()
 } | {"draft-match": match_stack(Sizes())}
-RIGHT_STACKS: dict[str, Make] = FLAT | STAGED
+CHOSEN = {
+    f"chosen-{outer}-{inner}": chosen_stack(RULES[outer], RULES[inner], SMALL)
+    for outer, inner in product(("token", "block"), repeat=2)
+}
+RIGHT_STACKS: dict[str, Make] = FLAT | STAGED | CHOSEN
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ def test_json_is_one_object_and_nothing_else(bundle: str, capsys: pytest.Capture
     assert set(answer["stats"]) == {
         *("target_passes", "drafted", "tested", "accepted", "mean_accepted_length"),
         *("acceptance_rate", "time_to_first_token_s", "decode_tokens_per_s", "stage_seconds"),
-        "levels",
+        *("levels", "choices"),
     }
     assert set(answer["stats"]["stage_seconds"]) == {"draft", "verify", "sample", "other"}
     assert answer["prompt_tokens"] == 4
@@ -187,3 +187,33 @@ def test_info_names_the_layers_that_are_kept_finer(
     path.write_text(json.dumps(raw), encoding="utf-8")
     assert main(["info", str(path.parent)]) == 0
     assert "int4 in blocks of 32 (head layers in int8)" in capsys.readouterr().out
+
+
+def test_explain_says_what_was_chosen_and_foreseen(
+    bundle: str, capsys: pytest.CaptureFixture
+) -> None:
+    ask = ["generate", bundle, *PROMPT, "--max-tokens", "20", "--ignore-eos"]
+    assert main([*ask, "--explain"]) == 0
+    said = capsys.readouterr().err
+    for part in ("rounds after the first token", "tokens a round: expected", "predicted"):
+        assert part in said
+    assert main([*ask, "--explain", "--speculate", "off"]) == 0
+    assert "nothing was chosen" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "is_known"), [("4MiB", True), ("1.5G", True), ("many", False)])
+def test_a_cap_on_memory_is_spelled_with_a_unit(
+    bundle: str, capsys: pytest.CaptureFixture, size: str, is_known: bool
+) -> None:
+    ask = ["generate", bundle, *PROMPT, "--max-tokens", "2", "--max-memory", size]
+    if is_known:
+        assert main(ask) == 0
+    else:
+        with pytest.raises(SystemExit, match="2"):
+            main(ask)
+        assert "SIZE" in capsys.readouterr().err
+
+
+def test_a_cap_below_the_target_is_refused(bundle: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["generate", bundle, *PROMPT, "--max-memory", "1K"]) == 2
+    assert "the target alone needs" in capsys.readouterr().err

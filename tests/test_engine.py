@@ -190,6 +190,27 @@ def test_padded_logits_are_never_drafted_sampled_or_fed(make_engine, padding):
         padded.complete([VOCABULARY])
 
 
+@pytest.mark.parametrize(
+    "stages", [None, ["lookup"], ["suffix", "lookup|draft"], ["draft1:2", "draft"]]
+)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "coupled": True}])
+def test_lengths_chosen_by_cost_change_no_token(engine, stages, options):
+    options = {"max_tokens": 40, "ignore_eos": True, "seed": 3, **options}
+    off = engine.complete(PROMPT, speculate="off", **options)
+    on = engine.complete(PROMPT, stages=stages, **options)
+    assert outcome(on) == outcome(off)
+    assert sum(count for _, _, count in on.stats.choices.rounds) > 0
+    check_caches(engine, engine.encode(PROMPT), on)
+
+
+def test_an_engine_that_measures_nothing_drafts_by_fixed_lengths(make_engine):
+    folder = make_engine(drafts=1).bundle.folder
+    with Engine.open(folder, threads=1, measure_costs=False) as engine:
+        answer = engine.complete(PROMPT, max_tokens=12, ignore_eos=True)
+    assert answer.stats.choices is None
+    assert [drafter.name for drafter in answer.stats.levels[0].drafters] == ["draft"]
+
+
 # --- cuts -----------------------------------------------------------------------------------------
 
 

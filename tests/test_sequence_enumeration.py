@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from line_costs import line_costs
 from oracle import Oracle, OracleNoise, enumerate_runs
 from stacks import ResidualIsTarget
 from tiny_bundle import make_bundle
@@ -30,6 +31,9 @@ CASES: dict[str, Any] = {
     "suffix": {"stages": ["suffix"], "k": 2},
     "draft1 under draft": {"stages": ["draft1", "draft"], "k": 2},
     "suffix under draft": {"stages": ["suffix", "draft"], "k": 2},
+    "suffix beside draft": {"stages": ["lookup:1", "lookup|draft"], "k": 2},
+    "chosen by cost": {"stages": ["suffix|draft"]},
+    "chosen by cost at both levels": {"stages": ["lookup", "lookup|draft"], "rule": "token"},
     "top-k and a penalty": {"stages": ["draft"], "k": 2, "top_k": 3, "repetition_penalty": 1.5},
     "top-p and a bias": {"stages": ["draft"], "k": 2, "top_p": 0.8, "logit_bias": {1: 1.0}},
 }
@@ -57,8 +61,9 @@ def make_level(engine: Engine, options: Any) -> Level:
     request = make_request({"temperature": 1.0} | options)
     prompt = engine.encode(PROMPT)
     return make_stack(
-        engine.target, engine.drafts, request, prompt=prompt, end_ids=[], noise=Noise(0)
-    ).target
+        engine.target, engine.drafts, request, prompt=prompt, end_ids=[], noise=Noise(0),
+        costs=line_costs(engine.drafts) if "k" not in options else None,
+    ).target  # fmt: skip
 
 
 def sequence_law(engine: Engine, options: Any, wrap: Any = None) -> dict[tuple[int, ...], float]:

@@ -57,19 +57,31 @@ def test_what_no_stack_can_be_is_refused(texts, reason):
         parse_stages(texts, DRAFTS)
 
 
-def test_by_default_all_drafts_stand_above_each_other():
-    assert [str(stage) for stage in default_stages(DRAFTS)] == ["draft1", "draft"]
-    assert [str(stage) for stage in default_stages([])] == ["suffix"]
+@pytest.mark.parametrize(
+    ("drafts", "is_controlled", "stages"),
+    [
+        (DRAFTS, False, ["draft1", "draft"]),
+        (DRAFTS, True, ["draft1", "suffix|draft"]),
+        ([], False, ["suffix"]),
+        ([], True, ["suffix"]),
+    ],
+)
+def test_by_default_all_drafts_stand_above_each_other(drafts, is_controlled, stages):
+    default = default_stages(drafts, is_controlled=is_controlled)
+    assert [str(stage) for stage in default] == stages
 
 
 def plan(**options):
-    return [str(stage) for stage in plan_stages(DRAFTS, make_request(options))]
+    stages = plan_stages(DRAFTS, make_request(options), is_controlled=True)
+    return [str(stage) for stage in stages]
 
 
 def test_k_is_the_last_stages_number():
     assert plan(stages=["suffix:5", "draft"], k=2) == ["suffix:5", "draft:2"]
     assert plan(stages=["draft:3"]) == ["draft:3"]
     assert plan(speculate="k=4", stages=["draft"]) == ["draft:4"]
+    assert plan(k=2) == ["draft1", "draft:2"]
+    assert plan() == ["draft1", "suffix|draft"]
     assert plan(speculate="off", stages=["draft"]) == plan(k=0) == plan(stages=[], k=2) == []
     with pytest.raises(RequestError, match="give one of the two"):
         plan(stages=["draft:3"], k=3)

@@ -23,12 +23,11 @@ from runtime.acceptance import TokenRule
 from runtime.arguments import Parser
 from runtime.generation import generate_chunks
 from runtime.law import Law
-from runtime.noise import Noise
 from runtime.providers import count_threads
 from runtime.request import Options, Request, make_request
 from runtime.session import onnxruntime_version
 from runtime.speculate import Verdict
-from runtime.stack import TARGET, Stack, make_stack
+from runtime.stack import TARGET, Stack
 from runtime.text import TextStream
 
 from .errors import ToolError
@@ -294,13 +293,9 @@ def _watch_answer(
     is_wrong: bool,
 ) -> str:
     seen: list[Verdict] = []
-    stack = make_stack(
-        engine.target,
-        engine.drafts,
+    stack = engine.make_stack(
         request,
-        prompt=prompt,
-        end_ids=engine.bundle.manifest.end_ids,
-        noise=Noise(request.seed),
+        prompt,
         watch=lambda verdict: seen.append(verdict) if verdict.level == TARGET else None,
     )
     if is_wrong:

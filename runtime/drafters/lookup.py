@@ -4,6 +4,7 @@ In: the sequence so far. Out: a point-mass proposal. Costs no model and no memor
 Source: Saxena, prompt lookup decoding (2023).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,10 +31,14 @@ class LookupDrafter:
         self._length = 0
 
     def propose(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:  # noqa: ARG002 - draws nothing
-        """Return the continuation of an earlier occurrence, or nothing."""
+        """Return the continuation of an earlier occurrence, or nothing.
+
+        A token's signal is the logarithm of how many tokens match if all before it stay.
+        """
         self._append(context)
-        tokens = self._continuation(k)
-        return Proposal(tokens, [Law.point(token) for token in tokens], self.name)
+        tokens, size = self._continuation(k)
+        laws = [Law.point(token) for token in tokens]
+        return Proposal(tokens, laws, self.name, [math.log(size + i) for i in range(len(tokens))])
 
     def rewind(self, *, to: int) -> None:
         """Forget the tokens from position `to` on."""
@@ -45,11 +50,13 @@ class LookupDrafter:
         self._tokens[self._length : len(context)] = context[self._length :]
         self._length = len(context)
 
-    def _continuation(self, k: int) -> list[int]:
+    def _continuation(self, k: int) -> tuple[list[int], int]:
+        """Return the continuation, and how many tokens before it matched."""
         tokens = self._tokens[: self._length]
         # Where the last `size` tokens stood before; each longer n-gram narrows the shorter one's.
         ends = np.flatnonzero(tokens[:-1] == tokens[-1])
         found: list[int] = []
+        matched = 0
         for size in range(1, self._longest + 1):
             if size > 1:
                 ends = ends[ends >= size - 1]
@@ -60,5 +67,5 @@ class LookupDrafter:
                 # A match that runs into the present repeats itself, as in LZ77.
                 start = int(ends[-1]) + 1
                 copied = start + np.arange(k) % (self._length - start)
-                found = tokens[copied].tolist()
-        return found
+                found, matched = tokens[copied].tolist(), size
+        return found, matched

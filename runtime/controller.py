@@ -1,0 +1,344 @@
+"""Which drafter, and how far: chosen every round by measured costs and learnt survival.
+
+In: the drafters of one level, what passes cost, and every verdict. Out: proposals; an empty one is
+a plain step. Each choice maximises E[tokens] − λ · seconds, λ being the rate that the answer has
+kept so far: that is the choice with the best long-run rate (renewal reward theorem). A drafted
+token is worth the probability that it and all before it stay.
+
+- A copier's proposal is cut where its tokens stop paying. They were never drawn, so a cut tells
+  nothing of a draw.
+- A model drafts a round of its own at a time and goes on while the next token is worth its cost,
+  as seen from the tokens before it: never from the token itself, which would bias the output.
+- A drafter that does not pay rests, and is asked for one token now and then, at doubling distances.
+- Speculation may owe plain decoding a share of the answer's time and a few steps, no more. What
+  would exceed that if none of it stayed is not drafted: this bounds the loss on any text.
+
+State is per request and no clock is read, so that the same request chooses the same way.
+"""
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import mul
+
+from .drafters import Drafter, Proposal
+from .noise import Noise
+from .speculate import ModelDrafter, Verdict
+from .stats import Choices
+from .survival import Prior, Survival
+
+# Seconds of a pass over `width` tokens behind `depth` tokens of cache, laws and draws included.
+PassCost = Callable[[int, int], float]
+
+LONGEST = 16  # tokens in a proposal
+_DEBT_SHARE = 0.01  # of the time that plain decoding would have taken
+_DEBT_STEPS = 2.0
+_SHORTEST_REST, _LONGEST_REST = 8, 64  # rounds
+_RATE_KEPT = 0.97  # the rate forgets a round by this factor
+_RATE_STEPS = 8.0  # it starts as if so many plain steps had been made
+_FORECAST_TOKENS = 64.0  # as many tested tokens make the forecast of a model's next one
+_PRIOR_TOKENS = 10.0  # its first guess weighs as much as so many
+_READ_AT_ONCE = 8
+_DEPTHS = 64  # costs are looked up once for so many tokens of cache
+
+# What was usual over chat, code, editing, arithmetic, translation, summaries and questions with a
+# 135M and a 1.5B target: a draft's own log-odds nearly are those of acceptance, when it chooses its
+# best token; a drawn token stays more often than its probability says. A copier's odds grow with
+# the length of the match.
+COPIER_PRIOR = Prior(offset=-0.4, slope=1.05, offset_weight=2.0, slope_weight=8.0)
+MODEL_PRIOR = Prior(offset=-0.6, slope=1.05, offset_weight=2.0, slope_weight=8.0)
+SAMPLED_PRIOR = Prior(offset=1.7, slope=0.3, offset_weight=2.0, slope_weight=8.0)
+MODEL_ACCEPTANCE = 0.75
+
+
+@dataclass
+class Candidate:
+    """A drafter on offer, and what its rounds taught.
+
+    Attributes:
+        drafter: proposes.
+        survival: what its signals mean.
+        acceptance: forecast for a token whose signal is not known yet.
+        tested: tokens that made the forecast.
+        rested: rounds since it was last used.
+        rest: rounds that it rests when it does not pay.
+    """
+
+    drafter: Drafter
+    survival: Survival
+    acceptance: float = MODEL_ACCEPTANCE
+    tested: float = _PRIOR_TOKENS
+    rested: int = 0
+    rest: int = _SHORTEST_REST
+
+    def chances(self, proposal: Proposal) -> list[float]:
+        """Return for each token the probability that it stays if all before it do."""
+        return [self.survival.probability(signal) for signal in proposal.signals]
+
+    def learn(self, drafted: Proposal, accepted: int) -> None:
+        """Take in what became of a proposal."""
+        for place, signal in enumerate(drafted.signals[: accepted + 1]):
+            stayed = place < accepted
+            self.survival.learn(signal, accepted=stayed)
+            self.tested = min(self.tested + 1, _FORECAST_TOKENS)
+            self.acceptance += (stayed - self.acceptance) / self.tested
+        self.rest = _SHORTEST_REST if accepted else min(2 * self.rest, _LONGEST_REST)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Draft `count` tokens with `candidate`.
+
+    `gain` is in tokens; `probe_seconds` is what one token would cost if it may be asked for though
+    it does not pay.
+    """
+
+    gain: float = 0.0
+    count: int = 0
+    candidate: Candidate | None = None
+    offer: Proposal = field(default_factory=lambda: Proposal([], []))
+    probe_seconds: float = math.inf
+
+
+class Controller:
+    """Several drafters of one level as one drafter that uses them as far as they pay.
+
+    Args:
+        candidates: the drafters on offer.
+        pass_cost: what the level's own model costs; width 1 is the plain step.
+        draft_costs: the same for the drafters that are models, by name.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        pass_cost: PassCost,
+        draft_costs: dict[str, PassCost],
+    ) -> None:
+        self.name = "|".join(candidate.drafter.name for candidate in candidates)
+        self._candidates = candidates
+        self._widths = _Widths(pass_cost)
+        self._draft_widths = {name: _Widths(cost) for name, cost in draft_costs.items()}
+        # Their quotient is the rate so far.
+        self._tokens, self._seconds = _RATE_STEPS, _RATE_STEPS * self._widths.at(0)[1]
+        self._debt = self._paid = 0.0  # seconds behind plain decoding, and plain decoding's own
+        self._was_asked = False
+        self._start = sys.maxsize  # where the answer began, as far as it was seen
+        self._used: Candidate | None = None
+        self._drafting = 0.0  # seconds of this round's drafting
+        self._expected = 1.0  # tokens
+        self._rounds: Counter[tuple[str, int]] = Counter()
+        self._expected_tokens = self._expected_seconds = self._measured_seconds = 0.0
+        self._emitted_tokens = 0
+
+    @property
+    def token_seconds(self) -> float:
+        """Seconds a token, at the rate so far."""
+        return self._seconds / self._tokens
+
+    def propose(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:
+        """Return the proposal that pays best; an empty one if none does."""
+        self._was_asked = True
+        self._start = min(self._start, len(context))
+        passes = self._widths.at(len(context))
+        most = min(k, LONGEST)
+        plans = [self._plan(each, context, most, passes, noise) for each in self._candidates]
+        best = max(plans, key=lambda plan: plan.gain)
+        if best.gain <= 0:
+            best = self._probe(plans, passes)
+        if best.candidate is None:
+            return Proposal([], [])
+        self._used = best.candidate
+        if isinstance(best.candidate.drafter, ModelDrafter):
+            proposal = self._draft(best, context, most, passes, noise)
+        else:
+            offer, count = best.offer, best.count
+            proposal = Proposal(
+                offer.tokens[:count], offer.laws[:count], offer.drafter, offer.signals[:count]
+            )
+        self._expected = 1.0 + sum(accumulate(best.candidate.chances(proposal), mul))
+        return proposal
+
+    def rewind(self, *, to: int) -> None:
+        """Rewind every drafter."""
+        for candidate in self._candidates:
+            candidate.drafter.rewind(to=to)
+
+    def watch(self, verdict: Verdict) -> None:
+        """Learn from a round of this level, unless nothing was to be chosen in it."""
+        if not self._was_asked:
+            return
+        passes = self._widths.at(verdict.start)
+        drafted, accepted = verdict.drafted, verdict.accepted
+        emitted = accepted + 1
+        plain = passes[1] * emitted
+        seconds = self._drafting + passes[len(drafted.tokens) + 1]
+        self._debt += seconds - plain
+        self._paid += plain
+        self._tokens = _RATE_KEPT * self._tokens + emitted
+        self._seconds = _RATE_KEPT * self._seconds + seconds
+        for candidate in self._candidates:
+            candidate.rested += 1
+        if self._used is not None and drafted.tokens:
+            self._used.rested = 0
+            self._used.learn(drafted, accepted)
+        self._rounds[drafted.drafter, len(drafted.tokens)] += 1
+        self._expected_tokens += self._expected
+        self._emitted_tokens += emitted
+        self._expected_seconds += seconds
+        self._measured_seconds += verdict.seconds
+        self._used, self._drafting, self._expected = None, 0.0, 1.0
+        self._was_asked = False
+
+    def choices(self) -> Choices:
+        """Return what was chosen so far."""
+        return Choices(
+            rounds=tuple((*what, count) for what, count in self._rounds.most_common()),
+            expected_tokens=self._expected_tokens,
+            emitted_tokens=self._emitted_tokens,
+            expected_seconds=self._expected_seconds,
+            measured_seconds=self._measured_seconds,
+            plain_seconds=self._paid,
+        )
+
+    def _plan(
+        self,
+        candidate: Candidate,
+        context: Sequence[int],
+        most: int,
+        passes: list[float],
+        noise: Noise,
+    ) -> _Plan:
+        drafter = candidate.drafter
+        if isinstance(drafter, ModelDrafter):
+            offer = Proposal([], [])
+            most = min(most, drafter.level.model.context - len(context))
+            chances = [candidate.acceptance] * most
+            costs = self._token_costs(drafter, len(context), most)
+        else:
+            offer = drafter.propose(context, most, noise=noise)
+            chances = candidate.chances(offer)
+            costs = [0.0] * len(chances)
+        gain, count = self._best(chances, costs, passes)
+        may_probe = bool(chances) and candidate.rested >= candidate.rest
+        first = costs[0] + passes[2] - passes[1] if may_probe else math.inf
+        return _Plan(gain, count, candidate, offer, first)
+
+    def _best(
+        self,
+        chances: Sequence[float],
+        costs: Sequence[float],
+        passes: list[float],
+        *,
+        survived: float = 1.0,
+        drafted: int = 0,
+    ) -> tuple[float, int]:
+        """Return the gain in tokens and the number of more tokens that gains most.
+
+        Args:
+            chances: of the next tokens, each if all before it stay.
+            costs: seconds to draft each of them.
+            passes: seconds of the verifying pass by width.
+            survived: the probability that what is drafted already stays.
+            drafted: how many tokens that is.
+        """
+        price = self._tokens / self._seconds
+        room = self._room(passes) - self._drafting + passes[1]
+        here = passes[drafted + 1]
+        best_gain, best_count, worth, spent = 0.0, 0, 0.0, 0.0
+        for count, (chance, cost) in enumerate(zip(chances, costs, strict=True), 1):
+            survived *= chance
+            worth += survived
+            spent += cost
+            verify = passes[drafted + count + 1]
+            if spent + verify > room:
+                break
+            gain = worth - price * (spent + verify - here)
+            if gain > best_gain:
+                best_gain, best_count = gain, count
+        return best_gain, best_count
+
+    def _room(self, passes: list[float]) -> float:
+        """Return how many seconds may be lost now."""
+        return _DEBT_STEPS * passes[1] + _DEBT_SHARE * self._paid - self._debt
+
+    def _probe(self, plans: Sequence[_Plan], passes: list[float]) -> _Plan:
+        """Return a plan for one token of a drafter that has rested long enough, or none."""
+        cheapest = min(plans, key=lambda plan: plan.probe_seconds)
+        if cheapest.probe_seconds > self._room(passes):
+            return _Plan()
+        return replace(cheapest, count=1)
+
+    def _draft(
+        self,
+        plan: _Plan,
+        context: Sequence[int],
+        most: int,
+        passes: list[float],
+        noise: Noise,
+    ) -> Proposal:
+        """Draft with a model, round by round of its own, as long as the next token pays."""
+        candidate = plan.candidate
+        assert candidate is not None
+        drafter = candidate.drafter
+        assert isinstance(drafter, ModelDrafter)
+        proposal = Proposal([], [], drafter.name)
+        survived, wanted = 1.0, plan.count
+        while wanted:
+            sequence = [*context, *proposal.tokens]
+            costs = self._token_costs(drafter, len(sequence), most - len(proposal.tokens))
+            part = drafter.propose_round(sequence, wanted, noise=noise)
+            proposal.tokens.extend(part.tokens)
+            proposal.laws.extend(part.laws)
+            proposal.signals.extend(part.signals)
+            self._drafting += sum(costs[: len(part.tokens)])
+            survived *= math.prod(candidate.chances(part))
+            costs = costs[len(part.tokens) :]
+            _, wanted = self._best(
+                [candidate.acceptance] * len(costs),
+                costs,
+                passes,
+                survived=survived,
+                drafted=len(proposal.tokens),
+            )
+        return proposal
+
+    def _token_costs(self, drafter: ModelDrafter, depth: int, count: int) -> list[float]:
+        """Return the seconds of each of the next `count` tokens of a model."""
+        level = drafter.level
+        widths = self._draft_widths[level.name]
+        passes = widths.at(depth)
+        inner = level.drafter
+        later = inner.token_seconds if isinstance(inner, Controller) else passes[1]
+        lag = max(depth - level.model.length, 1)
+        if not level.stats.passes:  # it reads the prompt first: that is prefill
+            lag = min(lag, depth - self._start + _READ_AT_ONCE)
+        behind = widths.seconds(lag, depth) - passes[1]
+        return [later + behind, *[later] * (count - 1)] if count > 0 else []
+
+
+class _Widths:
+    """Seconds of a pass by width (`[LONGEST + 2]`), looked up once for a stretch of depths."""
+
+    def __init__(self, cost: PassCost) -> None:
+        self._cost = cost
+        self._stretch = -1
+        self._seconds: list[float] = []
+
+    def seconds(self, width: int, depth: int) -> float:
+        """Return the seconds of a pass of any width."""
+        passes = self.at(depth)
+        return passes[width] if width < len(passes) else self._cost(width, depth)
+
+    def at(self, depth: int) -> list[float]:
+        """Return the seconds behind about `depth` tokens; index 0 means nothing."""
+        stretch = depth // _DEPTHS
+        if stretch != self._stretch:
+            middle = stretch * _DEPTHS + _DEPTHS // 2
+            self._seconds = [0.0, *(self._cost(width, middle) for width in range(1, LONGEST + 2))]
+            self._stretch = stretch
+        return self._seconds
