@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.acceptance import RULES
-from runtime.drafters import FirstOf, LookupDrafter, NoDrafter
+from runtime.drafters import FirstOf, LookupDrafter, NoDrafter, SuffixDrafter
 from runtime.noise import Noise
 from runtime.sampling import Sampler, Sampling
 from runtime.speculate import Level, ModelDrafter, speculate
@@ -47,9 +47,12 @@ DRAFTERS = {
     "none": NoDrafter,
     "lookup": LookupDrafter,
     "short lookup": lambda: LookupDrafter(longest=1, shortest=1),
+    "suffix": SuffixDrafter,
+    "eager suffix": lambda: SuffixDrafter(shortest=1),
     "model": make_draft,
     "model with a short context": lambda: make_draft(context=6),
     "model over lookup": lambda: make_draft(below=LookupDrafter(longest=2, shortest=1)),
+    "model over suffix": lambda: make_draft(below=SuffixDrafter(shortest=1)),
     "two models": lambda: make_draft(below=make_draft(seed=2)),
     "model over a model with a short context": lambda: make_draft(below=make_draft(context=6)),
     "lookup or a model": lambda: FirstOf([LookupDrafter(longest=2, shortest=2), make_draft()]),
@@ -79,7 +82,8 @@ def test_a_proposal_has_at_most_k_possible_tokens_with_their_laws(make, context,
     proposal = drafter.propose(context, k, noise=Noise(seed).inside(len(context)))
     assert context == before
     assert len(proposal.laws) == len(proposal.tokens) <= k
-    assert drafter.name
+    assert proposal.drafter in [*drafter.name.split("|"), "none"]
+    assert len(proposal.signals) in (0, len(proposal.tokens))
     for token, law in zip(proposal.tokens, proposal.laws, strict=True):
         assert type(token) is int
         assert 0 <= token < VOCABULARY

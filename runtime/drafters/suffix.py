@@ -1,7 +1,8 @@
 """Suffix drafter: propose what most often followed the longest suffix that occurred before.
 
-In: the sequence so far. Out: a point-mass proposal, the longer the longer the match. Memory is
-bounded: when the index is full it is built anew over the newest half.
+In: the sequence so far. Out: a point-mass proposal, the longer the longer the match. Memory and
+the time of every single token are bounded: two indexes overlap by half, and when the older one is
+full the younger takes its place, so that nothing is ever built anew.
 """
 
 import math
@@ -12,22 +13,24 @@ from ..noise import Noise
 from .automaton import SuffixAutomaton
 from .base import Proposal
 
+_LAG = 64  # the younger index waits for tokens to be settled: taking back costs as much as adding
+
 
 class SuffixDrafter:
     """Copies likely continuations of what the sequence ends with.
 
     Args:
         shortest: a match of fewer tokens proposes nothing.
-        capacity: most tokens in the index (about half a kilobyte each).
+        capacity: most tokens that are searched, and at least half as many once there are
+            (`python -m tools.copiers` measures what a token costs).
     """
 
     name = "suffix"
 
     def __init__(self, *, shortest: int = 2, capacity: int = 1 << 16) -> None:
         self._shortest = shortest
-        self._capacity = capacity
-        self._index = SuffixAutomaton()
-        self._dropped = 0  # tokens at the sequence's start that left the index
+        self._half = capacity // 2
+        self._older, self._younger = self._start()
 
     def propose(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:  # noqa: ARG002 - draws nothing
         """Return at most as many tokens as the match is long, or nothing.
@@ -35,7 +38,7 @@ class SuffixDrafter:
         A token's signal is the logarithm of how many tokens match if all before it stay.
         """
         self._append(context)
-        index = self._index
+        index = self._older.automaton
         state = index.match
         length = index.longest[state]
         tokens: list[int] = []
@@ -48,23 +51,36 @@ class SuffixDrafter:
 
     def rewind(self, *, to: int) -> None:
         """Forget the tokens from position `to` on."""
-        kept = max(0, to - self._dropped)
-        surplus = len(self._index.tokens) - kept
-        if surplus > 0 and not self._index.can_take_back(surplus):
-            self._rebuild(self._index.tokens[:kept])
-        while len(self._index.tokens) > kept:
-            self._index.take_back()
+        if to < self._older.start:
+            self._older, self._younger = self._start()
+        self._older.rewind(to)
+        self._younger.rewind(to)
 
     def _append(self, context: Sequence[int]) -> None:
-        for token in context[self._dropped + len(self._index.tokens) :]:
-            self._index.append(token)
-        surplus = len(self._index.tokens) - self._capacity
-        if surplus > 0:
-            cut = surplus + self._capacity // 2
-            self._dropped += cut
-            self._rebuild(self._index.tokens[cut:])
+        while len(context) > self._younger.start + self._half:
+            self._older, self._younger = self._younger, _Index(self._younger.start + self._half)
+        self._older.append(context, len(context))
+        self._younger.append(context, len(context) - _LAG)
 
-    def _rebuild(self, tokens: Sequence[int]) -> None:
-        self._index = SuffixAutomaton()
-        for token in tokens:
-            self._index.append(token)
+    def _start(self) -> "tuple[_Index, _Index]":
+        return _Index(0), _Index(self._half)
+
+
+class _Index:
+    """An automaton of the sequence from position `start` on."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.automaton = SuffixAutomaton()
+
+    def append(self, context: Sequence[int], end: int) -> None:
+        for token in context[self.start + len(self.automaton.tokens) : max(end, 0)]:
+            self.automaton.append(token)
+
+    def rewind(self, to: int) -> None:
+        surplus = len(self.automaton.tokens) - max(0, to - self.start)
+        if surplus > 0 and not self.automaton.can_take_back(surplus):
+            self.automaton = SuffixAutomaton()  # the next context fills it again
+        else:
+            for _ in range(surplus):
+                self.automaton.take_back()
