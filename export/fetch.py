@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from runtime.lock import hold_lock
 from runtime.storage import CACHE_VARIABLE, cache_folder
 
 from .download import CHUNK_BYTES, OnBytes
 from .errors import FetchError, HashMismatchError
-from .lock import hold_lock
 from .progress import Progress, Stage
 from .recipes import Part, Recipe
 from .wheels import hash_file, obtain_wheel

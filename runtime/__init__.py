@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PromptTooLongError,
         ProviderError,
         RequestError,
+        StoreError,
     )
     from .generation import Chunk
     from .stats import StageSeconds, Stats
@@ -39,6 +40,7 @@ __all__ = [
     "RequestError",
     "StageSeconds",
     "Stats",
+    "StoreError",
 ]
 
 _HOMES = {

@@ -1,4 +1,4 @@
-"""Commands: `generate` answers a prompt, `chat` talks in turns, `info` describes a bundle.
+"""Commands: `generate` answers a prompt, `chat` talks in turns, `info` and `store` tell of files.
 
 Text goes to standard output, everything else to standard error. A failure is one sentence and a
 non-zero exit: 1 for what is broken, 2 for what was asked wrongly, 130 after Ctrl-C.
@@ -17,11 +17,12 @@ from io import TextIOWrapper
 
 from .arguments import make_parser, read_options, read_prompt
 from .bundle import open_bundle
-from .describe import describe_bundle, explain
+from .describe import describe_bundle, describe_store, explain
 from .engine import Engine
 from .errors import ForerunError, RequestError
 from .generation import Chunk
 from .manifest import dump_manifest
+from .store import clear_store
 from .trace import open_trace
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8", errors="replace")
     logging.basicConfig(level=logging.INFO, format="forerun: %(message)s", stream=sys.stderr)
     args = make_parser().parse_args(argv)
-    commands = {"generate": _generate, "chat": _chat, "info": _info}
+    commands = {"generate": _generate, "chat": _chat, "info": _info, "store": _store}
     try:
         return commands[args.command](args)
     except ForerunError as error:
@@ -133,6 +134,17 @@ def _info(args: argparse.Namespace) -> int:
     return 0
 
 
+def _store(args: argparse.Namespace) -> int:
+    if args.clear:
+        clear_store(args.path)
+    elif args.json:
+        print(json.dumps(describe_store(args.path)))
+    else:
+        for name, value in describe_store(args.path).items():
+            print(f"{name:<12}{value}")
+    return 0
+
+
 def _open(args: argparse.Namespace) -> Engine:
     return Engine.open(
         args.bundle,
@@ -141,6 +153,7 @@ def _open(args: argparse.Namespace) -> Engine:
         threads=args.threads,
         verify_hashes=not args.no_verify,
         max_memory=args.max_memory,
+        store=args.store,
     )
 
 

@@ -6,6 +6,7 @@ In: an argument list. Out: a parsed namespace, and from it the keywords of `Engi
 import argparse
 import re
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from .request import DEFAULT_MAX_TOKENS, NUMERICS, RULES, Options
@@ -41,6 +42,10 @@ def make_parser() -> Parser:
     info.add_argument("bundle", metavar="BUNDLE", help="folder that the export wrote")
     info.add_argument("--json", action="store_true", help="print the manifest as JSON")
     info.add_argument("--no-verify", action="store_true", help="do not check files' SHA-256")
+    store = commands.add_parser("store", help="inspect or clear a store of past answers")
+    store.add_argument("path", metavar="PATH", type=Path, help="the file given as --store")
+    store.add_argument("--clear", action="store_true", help="remove it")
+    store.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
@@ -93,6 +98,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
         "--max-memory", type=_bytes, metavar="SIZE", help="such as 1.5GiB: load drafts that fit"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: usable cores)")
+    parser.add_argument("--store", metavar="PATH", help="keep answers there to draft from later")
 
 
 def _add_prompt(parser: argparse.ArgumentParser) -> None:

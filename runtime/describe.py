@@ -1,11 +1,13 @@
-"""A bundle in plain words, for people who ask `info`; choices, for those who ask `--explain`."""
+"""What `info` tells of a bundle, `store` of a store and `--explain` of choices, in plain words."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from .bundle import Bundle
 from .manifest import ModelEntry
 from .memory import CACHED_TOKENS, memory_bytes, token_bytes
 from .stats import Stats
+from .store import MOST_BYTES, read_store
 
 _MIB = 1 << 20
 # Measured time ÷ the table's: beyond, the table is not this machine's of now.
@@ -24,6 +26,23 @@ def describe_bundle(bundle: Bundle) -> Iterator[str]:
     for model in manifest.models:
         yield ""
         yield from _describe_model(bundle, model)
+
+
+def describe_store(path: Path) -> dict[str, str | int]:
+    """Return what a store holds, by name.
+
+    Raises:
+        StoreError: there is no store at `path`.
+    """
+    contents = read_store(path)
+    return {
+        "store": str(path),
+        "sequences": len(contents.records),
+        "tokens": contents.tokens,
+        "bytes": path.stat().st_size,
+        "most_bytes": MOST_BYTES,
+        "tokenizer": contents.fingerprint,
+    }
 
 
 def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:

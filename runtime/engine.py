@@ -28,6 +28,7 @@ from .sampling import check_bias
 from .speculate import Watch, watch_nothing
 from .stack import Stack, make_stack, plan_stages
 from .stats import Stats
+from .store import Store
 from .template import ChatTemplate
 from .text import TextStream
 from .tokenizer import Tokenizer
@@ -59,6 +60,7 @@ class Engine:
         template: ChatTemplate | None,
         *,
         measure_costs: bool = True,
+        store: Store | None = None,
     ) -> None:
         self.bundle = bundle
         self._target: OnnxModel | None = target
@@ -67,6 +69,7 @@ class Engine:
         self._template = template
         self._has_costs = measure_costs
         self._kept_costs: CostTable | None = None
+        self._store = store
         self._lock = Lock()
         self._holder: int | None = None
 
@@ -81,6 +84,7 @@ class Engine:
         verify_hashes: bool = True,
         measure_costs: bool = True,
         max_memory: int | None = None,
+        store: str | Path | None = None,
     ) -> "Engine":
         """Open the bundle at `path`.
 
@@ -94,16 +98,22 @@ class Engine:
                 (a few seconds, once for a bundle on a machine); without it lengths are fixed.
             max_memory: bytes for weights and caches of a thousand tokens: drafts that do not fit
                 are not loaded, the nearest to the target comes first.
+            store: a file that keeps the tokens of prompts and finished answers, for the suffix
+                drafter of later ones; made if absent, readable by its owner only.
 
         Raises:
             BundleError: no bundle, or incomplete, altered, or of a newer format version.
             ProviderError: the provider is unknown or does not load.
             RequestError: `threads` is out of range, or `max_memory` does not hold the target.
+            StoreError: `store` is no store, or of another tokenizer.
         """
         where = make_provider(provider, device_id=device_id)
         count = count_threads(threads)
         bundle = open_bundle(path, verify_hashes=verify_hashes)
         words = bundle.manifest.tokenizer
+        past = None
+        if store is not None:
+            past = Store(store, fingerprint=words.fingerprint, vocabulary=words.vocabulary)
 
         def open_model(entry: ModelEntry) -> OnnxModel:
             return OnnxModel(
@@ -122,7 +132,9 @@ class Engine:
         if source is not None:
             template = ChatTemplate(source, bos_token=words.bos_token, eos_token=words.eos_token)
         words_of = Tokenizer.load(bundle.tokenizer)
-        return cls(bundle, target, drafts, words_of, template, measure_costs=measure_costs)
+        return cls(
+            bundle, target, drafts, words_of, template, measure_costs=measure_costs, store=past
+        )
 
     @property
     def target(self) -> OnnxModel:
@@ -266,6 +278,7 @@ class Engine:
             noise=Noise(request.seed),
             costs=self._obtain_costs() if has_choice else None,
             watch=watch,
+            archive=self._store.archive if self._store else None,
         )
 
     def close(self) -> None:
@@ -320,6 +333,7 @@ class Engine:
     ) -> Generator[Chunk, None, None]:
         with self._turn():
             stack = self.make_stack(request, ids, watch=watch)
+            sequence = list(ids)
             for chunk in generate_chunks(
                 stack,
                 ids,
@@ -328,10 +342,13 @@ class Engine:
                 end_ids=frozenset(self.bundle.manifest.end_ids),
                 started=started,
             ):
+                sequence += chunk.token_ids
                 if chunk.finish_reason is not None:
                     break
                 yield chunk
                 _ = self.target  # closed by the reader?
+            if self._store is not None:
+                self._store.add(sequence)
         # The turn is over before the last chunk is read: the reader may keep the iterator.
         yield chunk
 

@@ -2,6 +2,7 @@
 
     ForerunError              something the caller can act on; its text is one clear sentence
     ├── BundleError           the folder is not a bundle that this version can open
+    ├── StoreError            a store of past answers is no store, or of another tokenizer
     ├── ProviderError         an execution provider is unknown, absent or did not load
     ├── RequestError          a request cannot be served as asked (also a ValueError)
     │   └── PromptTooLongError   prompt and at least one new token do not fit the context
@@ -21,6 +22,10 @@ class ForerunError(Exception):
 
 class BundleError(ForerunError):
     """The folder is not a bundle, is incomplete or altered, or is of a newer format version."""
+
+
+class StoreError(ForerunError):
+    """A store of past answers cannot be used: no store, absent, or of another tokenizer."""
 
 
 class ProviderError(ForerunError):

@@ -18,7 +18,7 @@ from .controller import (
     PassCost,
 )
 from .costs import CostTable, Mode
-from .drafters import Drafter, FirstOf, LookupDrafter, NoDrafter, SuffixDrafter
+from .drafters import Archive, Drafter, FirstOf, LookupDrafter, NoDrafter, SuffixDrafter
 from .errors import RequestError
 from .model import Model
 from .noise import Noise
@@ -69,6 +69,7 @@ def make_stack(
     noise: Noise,
     costs: CostTable | None = None,
     watch: Watch = watch_nothing,
+    archive: Archive | None = None,
 ) -> Stack:
     """Return the levels for this request; all caches keep what `prompt` shares with them.
 
@@ -81,6 +82,7 @@ def make_stack(
         noise: the request's noise.
         costs: what passes cost here: stages without a k are then drafted as far as it pays.
         watch: told of every round of every level.
+        archive: past sequences for the suffix drafter.
 
     Raises:
         RequestError: the stages do not fit the bundle.
@@ -117,7 +119,9 @@ def make_stack(
     for stage, above in zip(stages, drafts_for, strict=True):
         has_choice = costs is not None and stage.k is None
         is_alone = stage.model is None or has_choice
-        members: list[Drafter] = [_copier(name, is_alone=is_alone) for name in stage.copiers]
+        members: list[Drafter] = [
+            _copier(name, archive, is_alone=is_alone) for name in stage.copiers
+        ]
         if stage.model is not None:
             level = make_level(stage.model, drafts[stage.model], below, drafter)
             members.append(ModelDrafter(stage.model, level))
@@ -159,14 +163,16 @@ def plan_stages(
     return (*stages[:-1], replace(stages[-1], k=request.k))
 
 
-def _copier(name: str, *, is_alone: bool) -> Drafter:
+def _copier(name: str, archive: Archive | None, *, is_alone: bool) -> Drafter:
     if name == LOOKUP:
         return (
             LookupDrafter()
             if is_alone
             else LookupDrafter(longest=_LONG_MATCH, shortest=_LONG_MATCH)
         )
-    return SuffixDrafter() if is_alone else SuffixDrafter(shortest=_LONG_MATCH)
+    if is_alone:
+        return SuffixDrafter(archive=archive)
+    return SuffixDrafter(shortest=_LONG_MATCH, archive=archive)
 
 
 def _rule(request: Request, below: Stage | None) -> Rule:

@@ -17,6 +17,7 @@ FILES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("
 RUNTIME_ORDER = (
     "errors",
     "storage",
+    "lock",
     "manifest",
     "bundle",
     "memory",
@@ -34,6 +35,7 @@ RUNTIME_ORDER = (
     "drafters",
     "measure",
     "kept_costs",
+    "store",
     "request",
     "stages",
     "speculate",
@@ -66,9 +68,9 @@ EXPORT_NEEDS = {
     "torch",
     "transformers",
 }
-# What export shares with the runtime: the format and its check, the errors, the cache folder, and
-# how vocabularies are compared.
-SHARED_WITH_EXPORT = {"bundle", "errors", "manifest", "storage", "vocabulary"}
+# What export shares with the runtime: the format and its check, errors, the cache folder, locks,
+# and how vocabularies are compared.
+SHARED_WITH_EXPORT = {"bundle", "errors", "lock", "manifest", "storage", "vocabulary"}
 PARITY_RUNS_ON = SHARED_WITH_EXPORT | {"cache", "model", "providers", "session"}
 # `--help` and fetching answer at once: these load nothing outside the standard library.
 LIGHT_EXPORT = (
@@ -78,7 +80,6 @@ LIGHT_EXPORT = (
     "download",
     "errors",
     "fetch",
-    "lock",
     "plan",
     "progress",
     "recipes",

@@ -16,9 +16,9 @@ from fake_wheels import CONTENTS, Shelf, make_recipe
 import tools.fetch
 from export.errors import FetchError, HashMismatchError, NoNetworkError
 from export.fetch import fetch
-from export.lock import hold_lock
 from export.progress import Progress
 from export.recipes import Recipe
+from runtime.lock import hold_lock
 
 WHOLE = b"".join(CONTENTS)
 QUIET = Progress(quiet=True)

@@ -6,7 +6,7 @@ import runtime
 from runtime.request import Options
 
 NAMES = """BundleError CapacityError Chunk Completion Engine EngineClosedError ForerunError
-PromptTooLongError ProviderError RequestError StageSeconds Stats"""
+PromptTooLongError ProviderError RequestError StageSeconds Stats StoreError"""
 
 OPTIONS = """coupled frequency_penalty ignore_eos k logit_bias max_tokens min_p min_tokens
 numerics presence_penalty repetition_penalty rule seed speculate stages stop temperature top_k

@@ -17,6 +17,7 @@ from stacks import ResidualIsTarget
 from tiny_bundle import make_bundle
 
 import runtime.speculate as speculate_module
+from runtime.drafters import Archive
 from runtime.engine import Engine
 from runtime.noise import Noise
 from runtime.request import make_request
@@ -25,10 +26,12 @@ from runtime.stack import make_stack
 
 WANTED = 3
 PROMPT = "abab"
+ARCHIVE = Archive([[1, 0, 1, 2, 0, 1, 2, 3], [1, 0, 1, 3, 1, 3, 2]], capacity=99)
 CASES: dict[str, Any] = {
     "draft, block": {"stages": ["draft"], "k": 2},
     "draft, token": {"stages": ["draft"], "k": 2, "rule": "token"},
     "suffix": {"stages": ["suffix"], "k": 2},
+    "suffix with a store": {"stages": ["suffix"], "k": 2, "archive": ARCHIVE},
     "draft1 under draft": {"stages": ["draft1", "draft"], "k": 2},
     "suffix under draft": {"stages": ["suffix", "draft"], "k": 2},
     "suffix beside draft": {"stages": ["lookup:1", "lookup|draft"], "k": 2},
@@ -58,10 +61,11 @@ def draws_are_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_level(engine: Engine, options: Any) -> Level:
-    request = make_request({"temperature": 1.0} | options)
-    prompt = engine.encode(PROMPT)
+    options = {"temperature": 1.0} | options
+    archive = options.pop("archive", None)
     return make_stack(
-        engine.target, engine.drafts, request, prompt=prompt, end_ids=[], noise=Noise(0),
+        engine.target, engine.drafts, make_request(options), prompt=engine.encode(PROMPT),
+        end_ids=[], noise=Noise(0), archive=archive,
         costs=line_costs(engine.drafts) if "k" not in options else None,
     ).target  # fmt: skip
 

@@ -4,7 +4,8 @@ Each is fed a history and then goes round by round through a text that is known 
 loop of an answer does it: propose, keep what equals the text, take back the rest; between rounds
 a stage above drafts tokens that do not stay. Times are of this thread's CPU, so that a busy
 machine counts little. Warm is the loop by itself; cold has memory streamed through the caches
-before each round, as a model's pass does it. `none` shows what the measuring costs.
+before each round, as a model's pass does it. `none` shows what measuring costs; `archived` is the
+suffix drafter with a full store.
 """
 
 import argparse
@@ -17,12 +18,10 @@ from time import thread_time
 import numpy as np
 
 from runtime.arguments import Parser
-from runtime.drafters import Drafter, LookupDrafter, NoDrafter, SuffixDrafter
+from runtime.drafters import Archive, Drafter, LookupDrafter, NoDrafter, SuffixDrafter
 from runtime.noise import Noise
+from runtime.store import MOST_TOKENS
 
-DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    drafter.name: drafter for drafter in (NoDrafter, LookupDrafter, SuffixDrafter)
-}
 COLD_TOKENS = 300
 _STREAMED_BYTES = 64 << 20
 VOCABULARY = 50_000
@@ -58,6 +57,20 @@ def repetitive_text(length: int) -> list[int]:
 TEXTS: dict[str, Callable[[int], list[int]]] = {
     "random": random_text,
     "repetitive": repetitive_text,
+}
+
+
+def archived_suffix() -> SuffixDrafter:
+    """Return a suffix drafter over a full store, in which `random_text` is found."""
+    sequences = np.array(random_text(MOST_TOKENS)).reshape(-1, 1 << 10)
+    return SuffixDrafter(archive=Archive(sequences, capacity=2 * MOST_TOKENS))
+
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "none": NoDrafter,
+    "lookup": LookupDrafter,
+    "suffix": SuffixDrafter,
+    "archived": archived_suffix,
 }
 
 

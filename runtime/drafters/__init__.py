@@ -1,8 +1,17 @@
 """What proposes tokens: one small contract, one implementation a file."""
 
+from .archive import Archive
 from .base import Drafter, NoDrafter, Proposal
 from .first_of import FirstOf
 from .lookup import LookupDrafter
 from .suffix import SuffixDrafter
 
-__all__ = ["Drafter", "FirstOf", "LookupDrafter", "NoDrafter", "Proposal", "SuffixDrafter"]
+__all__ = [
+    "Archive",
+    "Drafter",
+    "FirstOf",
+    "LookupDrafter",
+    "NoDrafter",
+    "Proposal",
+    "SuffixDrafter",
+]

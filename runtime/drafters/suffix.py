@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..law import Law
 from ..noise import Noise
+from .archive import Archive
 from .automaton import SuffixAutomaton
 from .base import Proposal
 
@@ -23,12 +24,16 @@ class SuffixDrafter:
         shortest: a match of fewer tokens proposes nothing.
         capacity: most tokens that are searched, and at least half as many once there are
             (`python -m tools.copiers` measures what a token costs).
+        archive: past sequences, which serve where more tokens match there than in this one.
     """
 
     name = "suffix"
 
-    def __init__(self, *, shortest: int = 2, capacity: int = 1 << 16) -> None:
+    def __init__(
+        self, *, shortest: int = 2, capacity: int = 1 << 16, archive: Archive | None = None
+    ) -> None:
         self._shortest = shortest
+        self._archive = Archive(capacity=0) if archive is None else archive
         self._half = capacity // 2
         self._older, self._younger = self._start()
 
@@ -38,6 +43,16 @@ class SuffixDrafter:
         A token's signal is the logarithm of how many tokens match if all before it stay.
         """
         self._append(context)
+        tokens, length = self._repeat(k)
+        beyond = max(length, self._shortest - 1)
+        archived, matched = self._archive.recall(context, k, beyond=beyond)
+        if archived:
+            tokens, length = archived, matched
+        laws = [Law.point(token) for token in tokens]
+        return Proposal(tokens, laws, self.name, [math.log(length + i) for i in range(len(tokens))])
+
+    def _repeat(self, k: int) -> tuple[list[int], int]:
+        """Return what followed the longest match in this sequence, and how long that is."""
         index = self._older.automaton
         state = index.match
         length = index.longest[state]
@@ -46,8 +61,7 @@ class SuffixDrafter:
             while len(tokens) < min(k, length) and (step := index.continuation(state)):
                 token, state = step
                 tokens.append(token)
-        laws = [Law.point(token) for token in tokens]
-        return Proposal(tokens, laws, self.name, [math.log(length + i) for i in range(len(tokens))])
+        return tokens, length
 
     def rewind(self, *, to: int) -> None:
         """Forget the tokens from position `to` on."""

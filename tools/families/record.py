@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from export.lock import hold_lock
+from runtime.lock import hold_lock
 
 from ..errors import ToolError
 

@@ -4,6 +4,7 @@ In: a path. Out: a context in which no other process holds that path. The operat
 frees the lock when its process ends, however it ends; the empty file stays. Standard library only.
 """
 
+import math
 import os
 import sys
 import time
@@ -35,17 +36,27 @@ else:
 
 
 @contextmanager
-def hold_lock(path: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of `path` (created if absent), waiting for another process if need be.
+def hold_lock(
+    path: Path,
+    *,
+    on_wait: Callable[[], None] = lambda: None,
+    patience_s: float = math.inf,
+    mode: int = 0o644,
+) -> Iterator[None]:
+    """Hold the lock of `path` (created with `mode` if absent), waiting for another process.
 
-    `on_wait` is called once when there is something to wait for. Raises OSError when the file
-    cannot be created or its file system has no locks.
+    `on_wait` is called once when there is something to wait for. Raises TimeoutError when another
+    process still holds it after `patience_s`, OSError when the file cannot be created or its file
+    system has no locks.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     try:
         if not _take_lock(file):
             on_wait()
+            deadline = time.monotonic() + patience_s
             while not _take_lock(file):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"another process holds {path}")
                 time.sleep(POLL_S)
         yield
     finally:
