@@ -103,7 +103,9 @@ def _read_text(path: Path) -> str:
 
 def _referenced(manifest: Manifest) -> list[str]:
     template = manifest.tokenizer.chat_template
-    names = [model.graph for model in manifest.models]
+    models = manifest.models
+    names = [model.graph for model in models]
+    names += [model.token_ids for model in models if model.token_ids is not None]
     return [*names, manifest.tokenizer.file, *([] if template is None else [template])]
 
 

@@ -292,6 +292,8 @@ class Controller:
             sequence = [*context, *proposal.tokens]
             costs = self._token_costs(drafter, len(sequence), most - len(proposal.tokens))
             part = drafter.propose_round(sequence, wanted, noise=noise)
+            if not part.tokens:
+                break
             proposal.tokens.extend(part.tokens)
             proposal.laws.extend(part.laws)
             proposal.signals.extend(part.signals)

@@ -51,6 +51,9 @@ def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
     block = f" in blocks of {model.block_size}" if model.block_size else ""
     finer = f" ({' and '.join(model.int8_layers)} layers in int8)" if model.int8_layers else ""
     yield f"  weights       {model.precision}{block}{finer}, {model.flavour} graph"
+    if model.token_ids is not None:
+        words = bundle.manifest.tokenizer.vocabulary
+        yield f"  proposes      {model.logits} of {words} tokens: its head is trimmed to them"
     yield f"  on disk       {bundle.weight_bytes(model) / _MIB:.1f} MiB"
     yield f"  context       {model.context} tokens"
     yield f"  cache         {token_bytes(model) / 1024:.1f} KiB a token, {model.cache.dtype}"

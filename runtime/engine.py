@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Unpack
 
 from .bundle import Bundle, open_bundle
+from .columns import read_token_ids
 from .costs import CostTable
 from .errors import EngineClosedError, PromptTooLongError, RequestError
 from .generation import Chunk, generate_chunks
@@ -119,7 +120,8 @@ class Engine:
             return OnnxModel(
                 bundle.graph(entry),
                 entry,
-                vocabulary=min(words.vocabulary, entry.logits),
+                vocabulary=words.vocabulary,
+                token_ids=read_token_ids(bundle, entry),
                 provider=where,
                 threads=count,
             )

@@ -6,6 +6,7 @@
     ├── ProviderError         an execution provider is unknown, absent or did not load
     ├── RequestError          a request cannot be served as asked (also a ValueError)
     │   └── PromptTooLongError   prompt and at least one new token do not fit the context
+    ├── NoTokenLeftError      a model gives no token that the request allows a probability
     ├── CapacityError         a graph would be fed beyond its context (also a ValueError)
     └── EngineClosedError     the engine was closed before or during the call
 
@@ -40,6 +41,10 @@ class RequestError(ForerunError, ValueError):
 
 class PromptTooLongError(RequestError):
     """The prompt and at least one new token do not fit into the context window."""
+
+
+class NoTokenLeftError(ForerunError):
+    """A model gives no token that the request allows a probability above zero."""
 
 
 class CapacityError(ForerunError, ValueError):

@@ -67,9 +67,11 @@ class ModelEntry:
 
     `role` is `target` or `draft`; `name` is unique in the bundle and is its sub-folder's name.
     `logits` is the width of the logits (≥ the vocabulary when padded); `embeddings` the number of
-    ids the graph can be fed. `context` is the largest number of tokens its cache may hold.
-    `int8_layers` names the kinds of layers that an int4 graph keeps in int8.
-    `parity` holds the figures of the gate that the graph passed before it was published.
+    ids the graph can be fed. A draft whose head was trimmed to fewer tokens has `token_ids`, the
+    file (`.npy`, one dimension of whole numbers, ascending) that says which token each column of
+    its logits stands for; every other token has probability zero. `context` is the largest number
+    of tokens its cache may hold. `int8_layers` names the kinds of layers that an int4 graph keeps
+    in int8. `parity` holds the figures of the gate that the graph passed before it was published.
     """
 
     name: str
@@ -87,6 +89,7 @@ class ModelEntry:
     licence: str | None = None
     block_size: int | None = None
     int8_layers: tuple[str, ...] = ()
+    token_ids: str | None = None
     parity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -169,9 +172,15 @@ def _check_version(version: object) -> None:
 def _check_widths(manifest: Manifest) -> None:
     vocabulary = manifest.tokenizer.vocabulary
     for model in manifest.models:
-        if min(model.logits, model.embeddings) < vocabulary:
+        if model.token_ids is not None and (model.role == "target" or model.logits > vocabulary):
             raise BundleError(
-                f"{MANIFEST_NAME}: model {model.name} knows {min(model.logits, model.embeddings)} "
+                f"{MANIFEST_NAME}: model {model.name} must not have token_ids: only a draft's head "
+                f"may be trimmed, to at most the tokenizer's {vocabulary} tokens"
+            )
+        scored = vocabulary if model.token_ids else model.logits
+        if min(scored, model.embeddings) < vocabulary:
+            raise BundleError(
+                f"{MANIFEST_NAME}: model {model.name} knows {min(scored, model.embeddings)} "
                 f"tokens, but the tokenizer has {vocabulary}: the two do not belong together"
             )
 
@@ -236,6 +245,7 @@ def _parse_model(raw: object) -> ModelEntry:
             _check(kind, str, f"{where}: int8_layers")
             for kind in _optional(raw, "int8_layers", list, where) or ()
         ),
+        token_ids=_optional(raw, "token_ids", str, where),
         parity=_get(raw, "parity", dict, where),
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cache import Cache
+from .columns import Widening, cut_to
 from .errors import BundleError
 from .manifest import ModelEntry
 from .providers import Provider, make_provider
@@ -69,6 +70,7 @@ class OnnxModel:
         graph: the `.onnx` file.
         entry: what the manifest says of it.
         vocabulary: number of ids that may be drafted, sampled and fed; logits beyond are padding.
+        token_ids: the tokens that the columns of a trimmed head stand for.
         provider: where it runs.
         threads: compute threads.
 
@@ -82,7 +84,14 @@ class OnnxModel:
     """
 
     def __init__(
-        self, graph: Path, entry: ModelEntry, *, vocabulary: int, provider: Provider, threads: int
+        self,
+        graph: Path,
+        entry: ModelEntry,
+        *,
+        vocabulary: int,
+        token_ids: NDArray[np.int64] | None = None,
+        provider: Provider,
+        threads: int,
     ) -> None:
         self.name = entry.name
         self.vocabulary = vocabulary
@@ -93,6 +102,7 @@ class OnnxModel:
         self._entry = entry
         self.has_even_widths = False
         self._logits_width = entry.logits
+        self._widen = cut_to(vocabulary) if token_ids is None else Widening(token_ids, vocabulary)
         self._bindings: OrderedDict[tuple[int, int], _Step] = OrderedDict()
         self._bound_generation = 0
         self._buffers: dict[int, Tensor] = {}
@@ -101,7 +111,7 @@ class OnnxModel:
     def open(
         cls, graph: Path, entry: ModelEntry, *, provider: str = "cpu", threads: int = 2
     ) -> "OnnxModel":
-        """Open a graph by itself, all its logits being vocabulary (for checks at export)."""
+        """Open a graph by itself, its rows as it makes them (for checks at export)."""
         return cls(
             graph,
             entry,
@@ -170,7 +180,7 @@ class OnnxModel:
         step = self._step(len(new) + idle, projected)
         logits = step.run([*new, *[0] * idle], past=self.length)  # [projected, logits_width]
         self.cache.tokens.extend(new)
-        return logits[projected - idle - rows : projected - idle, : self.vocabulary]
+        return self._widen(logits[projected - idle - rows : projected - idle])
 
     def _step(self, count: int, rows: int) -> "_Step":
         if self._bound_generation != self.cache.generation:

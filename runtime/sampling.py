@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ForerunError, RequestError
+from .errors import ForerunError, NoTokenLeftError, RequestError
 from .law import Law, race
 from .noise import Noise
 
@@ -203,6 +203,8 @@ class _Counts:
 def make_law(row: Row, settings: Sampling) -> Law:
     """Return the law of `row` under temperature and truncation (temperature above 0)."""
     peak = row[_arg_max(row)]
+    ids = _possible_ids(row)
+    row = row if ids is None else row[ids]
     if peak == np.inf:
         scaled = np.where(row == np.inf, 0.0, -np.inf)  # the limit: all mass on the infinities
     else:
@@ -210,9 +212,10 @@ def make_law(row: Row, settings: Sampling) -> Law:
             scaled = np.subtract(row, peak, dtype=np.float64)
             if settings.temperature != 1:
                 scaled /= settings.temperature
-    ids = _top_k_ids(scaled, settings.top_k)
-    weights = scaled if ids is None else scaled[ids]
-    np.exp(weights, out=weights)
+    kept = _top_k_places(scaled, settings.top_k)
+    if kept is not None:
+        scaled, ids = scaled[kept], kept if ids is None else ids[kept]
+    weights = np.exp(scaled, out=scaled)
     weights /= weights.sum()
     law = Law(weights, ids)
     if settings.top_p < 1:
@@ -224,10 +227,14 @@ def make_law(row: Row, settings: Sampling) -> Law:
 
 def _arg_max(row: Row) -> int:
     place = int(row.argmax())  # the first of equal maxima; a NaN wins over every number
-    if not row[place] > -np.inf:
+    if np.isnan(row[place]):
         raise ForerunError(
-            "the model's logits hold no usable number (NaN, or every token is banned): check "
-            "logit_bias, or export the model again with a higher precision"
+            "the model's logits hold no usable number (NaN): export the model again with a higher "
+            "precision"
+        )
+    if row[place] == -np.inf:
+        raise NoTokenLeftError(
+            "the model's logits hold no usable number, as every token is banned: check logit_bias"
         )
     return place
 
@@ -238,7 +245,14 @@ def _lead(row: Row, best: int) -> float:
     return float(1 / (1 + np.exp(np.float64(second) - np.float64(row[best]))))
 
 
-def _top_k_ids(scaled: NDArray[np.float64], k: int) -> NDArray[np.int64] | None:
+def _possible_ids(row: Row) -> NDArray[np.int64] | None:
+    """Return the tokens above −inf where they are the fewer; exp takes longest over −inf."""
+    if 2 * np.count_nonzero(row == -np.inf) < len(row):
+        return None
+    return np.flatnonzero(row > -np.inf)
+
+
+def _top_k_places(scaled: NDArray[np.float64], k: int) -> NDArray[np.int64] | None:
     if k == 0 or k >= len(scaled):
         return None
     edge = np.partition(scaled, len(scaled) - k)[len(scaled) - k]

@@ -12,6 +12,7 @@ from time import perf_counter
 
 from .acceptance import Rule
 from .drafters import Drafter, Proposal
+from .errors import NoTokenLeftError
 from .law import Law, draw
 from .model import Model
 from .noise import Noise, Purpose
@@ -154,6 +155,8 @@ class ModelDrafter:
         proposal = Proposal([], [], self.name)
         while (wanted := k - len(proposal.tokens)) > 0:
             part = self.propose_round([*context, *proposal.tokens], wanted, noise=noise)
+            if not part.tokens:
+                break
             proposal.tokens.extend(part.tokens)
             proposal.laws.extend(part.laws)
             proposal.signals.extend(part.signals)
@@ -162,10 +165,14 @@ class ModelDrafter:
     def propose_round(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:
         """Return what one round of the draft model emits, 1 to `k` tokens.
 
-        A token's signal is the log-odds that the draft model gave it.
+        None where the model's head was trimmed and the request bans all that is left of it. A
+        token's signal is the log-odds that the draft model gave it.
         """
         inner = min(self.level.k, k - 1)  # a round emits one token more than it accepts
-        round_ = speculate(self.level, context, inner, noise=noise)
+        try:
+            round_ = speculate(self.level, context, inner, noise=noise)
+        except NoTokenLeftError:
+            return Proposal([], [], self.name)
         signals = [_log_odds(law, x) for law, x in zip(round_.laws, round_.tokens, strict=True)]
         return Proposal(round_.tokens, round_.laws, self.name, signals)
 

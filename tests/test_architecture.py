@@ -25,6 +25,7 @@ RUNTIME_ORDER = (
     "providers",
     "session",
     "cache",
+    "columns",
     "model",
     "law",
     "noise",

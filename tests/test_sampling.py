@@ -128,6 +128,28 @@ def test_bias_outside_the_vocabulary_is_refused():
         make_sampler(Sampling(logit_bias={V: 1.0}))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"top_k": 4},
+        {"top_k": 20},
+        {"top_p": 0.7},
+        {"min_p": 0.2},
+        {"temperature": 0.5, "top_k": 6, "top_p": 0.9, "min_p": 0.01},
+    ],
+)
+def test_a_law_lists_only_the_tokens_that_few_logits_leave(settings):
+    kept = np.array([2, 3, 7, 11, 20, 21, 22, 30, 39])
+    narrow = np.random.default_rng(3).standard_normal(len(kept)).astype(np.float32)
+    wide = np.full(40, -np.inf, np.float32)
+    wide[kept] = narrow
+    wanted, found = (make_law(row, Sampling(**settings)) for row in (narrow, wide))
+    assert set(found.ids) <= set(kept)
+    for place, token in enumerate(kept):
+        assert found.probability(token) == wanted.probability(place)
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_logits_without_a_number_are_an_error(temperature):
     sampler = make_sampler(Sampling(temperature=temperature, top_k=2, top_p=0.5))

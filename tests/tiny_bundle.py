@@ -5,6 +5,8 @@ while a whole law can still be enumerated. Needs onnx and tokenizers, not torch.
 """
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +37,12 @@ def make_graph(
     sharpness: float,
     distance: float,
     padding: int = 0,
+    kept: Sequence[int] | None = None,
 ) -> None:
     """Write a one-layer decoder with random weights, `distance` away from those of its seed.
 
-    `padding` more columns of logits stand for no token and are the largest of all.
+    `padding` more columns of logits stand for no token and are the largest of all; `kept` lists the
+    only tokens that have a column.
     """
     heads, kv_heads, dim = 2, 1, 16  # the operator rotates multiples of 16
     width = heads * dim
@@ -57,8 +61,11 @@ def make_graph(
         scale = 1.0 if name == "embedding" else width**-0.5
         weights[name] = (own * scale).astype(np.float32)
     weights["head"] *= np.float32(sharpness)
+    if kept is not None:
+        weights["head"] = weights["head"][:, list(kept)]
+    columns = weights["head"].shape[1]
     weights["head"] = np.pad(weights["head"], ((0, 0), (0, padding)))
-    weights["shift"] = np.repeat(np.float32([0, 1e4]), [vocabulary, padding])
+    weights["shift"] = np.repeat(np.float32([0, 1e4]), [columns, padding])
     angles = np.outer(np.arange(context), 0.5 ** np.arange(dim // 2)).astype(np.float32)
     weights |= {"cos": np.cos(angles), "sin": np.sin(angles)}
 
@@ -101,7 +108,7 @@ def make_graph(
             value("past.0.value", TensorProto.FLOAT, cache),
         ],
         [
-            value("logits", TensorProto.FLOAT, [1, "rows", vocabulary + padding]),
+            value("logits", TensorProto.FLOAT, [1, "rows", columns + padding]),
             value("present.0.key", TensorProto.FLOAT, cache),
             value("present.0.value", TensorProto.FLOAT, cache),
         ],
@@ -134,6 +141,7 @@ def make_bundle(
     distance: float = 0.3,
     draft_context: int | None = None,
     padding: tuple[int, ...] = (0,),
+    kept: Sequence[int] | None = None,
 ) -> Path:
     """Write a whole bundle and return its folder. Drafts resemble the target, each less.
 
@@ -148,6 +156,7 @@ def make_bundle(
         distance: how far each draft is from the model above it; 0 makes them equal.
         draft_context: of the drafts.
         padding: columns of logits beyond the vocabulary, by model; the last holds for the rest.
+        kept: the tokens to which the head of the draft nearest to the target is trimmed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     make_tokenizer(folder / "tokenizer.json", vocabulary=vocabulary)
@@ -156,6 +165,7 @@ def make_bundle(
     for i, name in enumerate(names):
         own_context = (draft_context or context) if i else context
         own_padding = padding[min(i, len(padding) - 1)]
+        own_kept = kept if i == 1 else None
         make_graph(
             folder / name / "model.onnx",
             seed=seed,
@@ -164,10 +174,14 @@ def make_bundle(
             context=own_context,
             sharpness=sharpness,
             padding=own_padding,
+            kept=own_kept,
         )
-        models.append(
-            make_entry(name, vocabulary=vocabulary, context=own_context, padding=own_padding)
-        )
+        entry = make_entry(name, vocabulary=vocabulary, context=own_context, padding=own_padding)
+        if own_kept is not None:
+            token_ids = f"{name}/token_ids.npy"
+            np.save(folder / token_ids, np.array(own_kept, np.int32))
+            entry = replace(entry, logits=len(own_kept), token_ids=token_ids)
+        models.append(entry)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = Manifest(
         producer="tests",
