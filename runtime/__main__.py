@@ -1,4 +1,4 @@
-"""Commands: `generate` answers a prompt, `chat` talks in turns, `info` and `store` tell of files.
+"""Commands: `generate` and `chat` answer, `info` and `store` tell of files, `costs` times passes.
 
 Text goes to standard output, everything else to standard error. A failure is one sentence and a
 non-zero exit: 1 for what is broken, 2 for what was asked wrongly, 130 after Ctrl-C.
@@ -17,11 +17,14 @@ from io import TextIOWrapper
 
 from .arguments import make_parser, read_options, read_prompt
 from .bundle import open_bundle
+from .cost_plot import check_plot, draw_costs
+from .cost_report import CostReport, describe_costs
 from .describe import describe_bundle, describe_store, explain
 from .engine import Engine
 from .errors import ForerunError, RequestError
 from .generation import Chunk
 from .manifest import dump_manifest
+from .pass_counter import PassCounter
 from .store import clear_store
 from .trace import open_trace
 
@@ -35,7 +38,13 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8", errors="replace")
     logging.basicConfig(level=logging.INFO, format="forerun: %(message)s", stream=sys.stderr)
     args = make_parser().parse_args(argv)
-    commands = {"generate": _generate, "chat": _chat, "info": _info, "store": _store}
+    commands = {
+        "generate": _generate,
+        "chat": _chat,
+        "info": _info,
+        "store": _store,
+        "costs": _costs,
+    }
     try:
         return commands[args.command](args)
     except ForerunError as error:
@@ -142,6 +151,31 @@ def _store(args: argparse.Namespace) -> int:
     else:
         for name, value in describe_store(args.path).items():
             print(f"{name:<12}{value}")
+    return 0
+
+
+def _costs(args: argparse.Namespace) -> int:
+    if args.plot is not None:
+        check_plot(args.plot)
+    with _open(args) as engine:
+        with PassCounter() as counter:
+            table = engine.costs(refresh=args.refresh, on_pass=counter)
+        report = CostReport(
+            key=engine.cost_key,
+            table=table.at_even_widths() if args.numerics == "fixed-width" else table,
+            mode=args.mode,
+            depth=args.depth,
+            acceptances=args.acceptance,
+        )
+    if args.json:
+        print(json.dumps(report.as_json()))
+    else:
+        print("\n".join(describe_costs(report)))
+    if args.plot is not None:
+        try:
+            draw_costs(report, args.plot)
+        except OSError as error:
+            raise RequestError(f"--plot {args.plot}: {error.strerror}") from None
     return 0
 
 

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from .cost_report import ACCEPTANCES
+from .costs import MODES
 from .request import DEFAULT_MAX_TOKENS, NUMERICS, RULES, Options
 
 
@@ -46,6 +48,9 @@ def make_parser() -> Parser:
     store.add_argument("path", metavar="PATH", type=Path, help="the file given as --store")
     store.add_argument("--clear", action="store_true", help="remove it")
     store.add_argument("--json", action="store_true", help="print one JSON object")
+    costs = commands.add_parser("costs", help="what passes cost here, and when drafting pays")
+    _add_bundle(costs)
+    _add_costs(costs)
     return parser
 
 
@@ -110,6 +115,17 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system message, with --chat")
 
 
+def _add_costs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--refresh", action="store_true", help="measure even if a table is kept")
+    add("--mode", default="greedy", choices=MODES, help="how tokens are chosen (default greedy)")
+    add("--numerics", default="default", choices=NUMERICS, help="see README, Exactness")
+    add("--depth", type=_depth, metavar="N", help="tokens in the caches (default: few)")
+    add("--acceptance", type=_shares, default=ACCEPTANCES, metavar="A,B", help="for the best k")
+    add("--plot", type=Path, metavar="FILE", help="draw it: .png, .svg or .pdf")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+
+
 def _add_request(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("generation").add_argument
     add("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N")
@@ -134,6 +150,23 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add("--min-tokens", type=int, default=0, metavar="N")
     add("--seed", type=int, metavar="N", help="a fresh one by default, reported with --json")
     add("--coupled", action="store_true", help="a seed's text does not depend on the drafter")
+
+
+def _depth(text: str) -> int:
+    if (depth := int(text)) < 0:
+        raise ValueError
+    return depth
+
+
+def _shares(text: str) -> list[float]:
+    shares = [float(part) for part in text.split(",")]
+    if not all(0 <= share <= 1 for share in shares):
+        raise ValueError
+    return shares
+
+
+_depth.__name__ = "number of tokens"
+_shares.__name__ = "list of numbers from 0 to 1"
 
 
 def _names(text: str) -> list[str]:

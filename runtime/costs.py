@@ -3,19 +3,22 @@
 In: measured seconds (`measure.py`). Out: `CostTable`, which answers for every width and depth, and
 the arithmetic of a fixed number of drafted tokens: rate, break-even acceptance, best k. Words:
 v(m) is the time of one pass over m tokens ÷ the time of a plain decoding step; c is one draft step
-÷ the same. Pure functions and values; standard library only.
+÷ the same. Pure functions and values.
 """
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
+
+from .providers import Threads
 
 TARGET = "target"
 Mode = Literal["greedy", "sampled", "coupled"]
 MODES: tuple[Mode, ...] = ("greedy", "sampled", "coupled")
 LONGEST_STATIC_K = 16
+QUIET = 0.8
 _READY_WIDTHS = 65
 _HALVINGS = 40
 
@@ -46,18 +49,31 @@ class PassCosts:
     """Seconds of one model's passes, this model taking turns with the others of its bundle.
 
     Attributes:
-        step: widths are run rounded up to a multiple of it (2 where passes run at even widths).
+        even_step: 2 if even widths (`Model.begin`) make a difference to this model, else 1.
         depth: tokens in the cache when `by_width` was measured.
         by_width: seconds by the number of tokens fed.
         added: for each deeper cache, its depth and the seconds that it adds, by width.
         plain: for the target, seconds of a pass over one token in plain decoding, by depth.
+        step: widths are run rounded up to a multiple of it.
     """
 
-    step: int
+    even_step: int
     depth: int
     by_width: Line
     added: tuple[tuple[int, Line], ...]
     plain: Line
+    step: int = 1
+
+    def at_even_widths(self) -> "PassCosts":
+        """Return the costs of this model when passes run at even widths."""
+        even = replace(self, step=self.even_step)
+        plain = ((depth, even.seconds(1, int(depth))) for depth, _ in self.plain.points)
+        return even if self.even_step == 1 else replace(even, plain=Line(tuple(plain)))
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths that were measured."""
+        return [int(width) for width, _ in self.by_width.points]
 
     def seconds(self, width: int, depth: int) -> float:
         """Return the seconds of a pass over `width` tokens behind `depth` tokens of cache.
@@ -117,11 +133,32 @@ class CostTable:
         copiers: seconds of one proposal, by the name of a drafter that needs no model.
         host: costs outside the graphs by mode: all laws point masses (`greedy`), drawn from
             (`sampled`), or raced by shared noise (`coupled`).
+        settings: the thread setting that passes were timed with, then those that were slower,
+            each with the seconds of a plain step and a round of one drafted token; 0 if untimed.
+        share: how much of the time of the passes the calling thread, which takes part in them, had
+            a core; less than `QUIET` says that others were at work.
     """
 
     models: Mapping[str, PassCosts]
     copiers: Mapping[str, float]
     host: Mapping[Mode, HostCosts]
+    settings: tuple[tuple[Threads, float], ...]
+    share: float
+
+    @property
+    def threads(self) -> Threads:
+        """The thread setting that passes were timed with."""
+        return self.settings[0][0]
+
+    @property
+    def drafters(self) -> list[str]:
+        """The draft models and the copiers, by name."""
+        return [*(name for name in self.models if name != TARGET), *self.copiers]
+
+    def at_even_widths(self) -> "CostTable":
+        """Return the table for requests that run passes at even widths."""
+        models = {name: costs.at_even_widths() for name, costs in self.models.items()}
+        return replace(self, models=models)
 
     @property
     def depth(self) -> int:
@@ -224,24 +261,25 @@ def break_even_acceptance(
     k: int,
     drafter: str,
     *,
+    gain: float = 1.0,
     mode: Mode = "greedy",
     depth: int | None = None,
 ) -> float | None:
-    """Return the constant acceptance α at which drafting `k` tokens costs what it gains.
+    """Return the constant acceptance α at which drafting `k` tokens is `gain` times as fast.
 
-    It solves 1 + α + … + αᵏ = C(k) / C(0). `None`: not even α = 1 would pay.
+    It solves 1 + α + … + αᵏ = gain · C(k) / C(0). `None`: not even α = 1 would do.
     """
 
     def speedup(acceptance: float) -> float:
         survival = constant_survival(acceptance, k)
         return predict_speedup(table, survival, drafter, mode=mode, depth=depth)
 
-    if speedup(1.0) < 1.0:
+    if speedup(1.0) < gain:
         return None
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if speedup(middle) < 1.0 else (low, middle)
+        low, high = (middle, high) if speedup(middle) < gain else (low, middle)
     return high
 
 

@@ -18,12 +18,12 @@ from .columns import read_token_ids
 from .costs import CostTable
 from .errors import EngineClosedError, PromptTooLongError, RequestError
 from .generation import Chunk, generate_chunks
-from .kept_costs import make_key, obtain_costs
+from .kept_costs import CostKey, make_key, obtain_costs, read_costs
 from .manifest import ModelEntry
 from .memory import choose_drafts
 from .model import OnnxModel
 from .noise import Noise
-from .providers import count_threads, make_provider
+from .providers import Threads, count_threads, make_provider
 from .request import Options, Request, make_request
 from .sampling import check_bias
 from .speculate import Watch, watch_nothing
@@ -62,6 +62,7 @@ class Engine:
         *,
         measure_costs: bool = True,
         store: Store | None = None,
+        threads_asked: int | None = None,
     ) -> None:
         self.bundle = bundle
         self._target: OnnxModel | None = target
@@ -71,6 +72,7 @@ class Engine:
         self._has_costs = measure_costs
         self._kept_costs: CostTable | None = None
         self._store = store
+        self._threads_asked = threads_asked
         self._lock = Lock()
         self._holder: int | None = None
 
@@ -93,7 +95,8 @@ class Engine:
             path: the folder that `python -m export` wrote.
             provider: `cpu`, `cuda` or `tensorrt`; it must load, nothing falls back silently.
             device_id: which GPU.
-            threads: compute threads per model; by default one per usable core.
+            threads: compute threads per model; by default the fastest number known from `costs`,
+                or one per usable core.
             verify_hashes: check every file's SHA-256 (about a second for each gigabyte).
             measure_costs: time the models when an answer first needs to know how far drafting pays
                 (a few seconds, once for a bundle on a machine); without it lengths are fixed.
@@ -115,6 +118,9 @@ class Engine:
         past = None
         if store is not None:
             past = Store(store, fingerprint=words.fingerprint, vocabulary=words.vocabulary)
+        setting = Threads(count=count)
+        if threads is None and (kept := read_costs(make_key(bundle, provider=where, threads=None))):
+            setting = kept.threads
 
         def open_model(entry: ModelEntry) -> OnnxModel:
             return OnnxModel(
@@ -123,7 +129,7 @@ class Engine:
                 vocabulary=words.vocabulary,
                 token_ids=read_token_ids(bundle, entry),
                 provider=where,
-                threads=count,
+                threads=setting,
             )
 
         entries = choose_drafts(bundle, max_memory)
@@ -133,9 +139,15 @@ class Engine:
         template = None
         if source is not None:
             template = ChatTemplate(source, bos_token=words.bos_token, eos_token=words.eos_token)
-        words_of = Tokenizer.load(bundle.tokenizer)
         return cls(
-            bundle, target, drafts, words_of, template, measure_costs=measure_costs, store=past
+            bundle,
+            target,
+            drafts,
+            Tokenizer.load(bundle.tokenizer),
+            template,
+            measure_costs=measure_costs,
+            store=past,
+            threads_asked=threads,
         )
 
     @property
@@ -161,7 +173,8 @@ class Engine:
     ) -> CostTable:
         """Return what passes cost on this machine: kept from an earlier run, or measured now.
 
-        Measuring takes a few seconds and empties the caches.
+        Measuring takes a few seconds and empties the caches. Unless the engine was opened with a
+        number of threads, it also finds the fastest setting for these models and switches to it.
 
         Args:
             refresh: measure even if a table is kept.
@@ -177,14 +190,17 @@ class Engine:
         self, *, refresh: bool = False, on_pass: Callable[[], None] = lambda: None
     ) -> CostTable:
         if refresh or self._kept_costs is None:
-            target = self.target
-            key = make_key(
-                self.bundle, provider=target.session.provider, threads=target.session.threads
-            )
             self._kept_costs = obtain_costs(
-                key, target, self._drafts, refresh=refresh, on_pass=on_pass
+                self.cost_key, self.target, self._drafts, refresh=refresh, on_pass=on_pass
             )
         return self._kept_costs
+
+    @property
+    def cost_key(self) -> CostKey:
+        """What a cost table of this engine holds for."""
+        return make_key(
+            self.bundle, provider=self.target.session.provider, threads=self._threads_asked
+        )
 
     def encode(
         self, prompt: str | Sequence[int] | None = None, *, messages: Messages | None = None

@@ -9,19 +9,21 @@ import json
 import logging
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .bundle import Bundle
-from .costs import MODES, CostTable, HostCosts, Line, PassCosts
+from .costs import MODES, TARGET, CostTable, HostCosts, Line, PassCosts
 from .manifest import dump_manifest
-from .measure import Timeable, measure_costs
-from .providers import Provider, count_threads
+from .measure import measure_costs
+from .providers import Provider, Threads, count_threads
 from .session import onnxruntime_version
 from .storage import cache_folder, write_whole
+from .tune import Tunable, choose_threads, list_settings
 
 FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class CostKey:
     bundle: str  # SHA-256 of the manifest, which lists the hashes of all files
     provider: str
     device_id: int
-    threads: int
+    threads: int  # 0: the fastest setting is part of what is measured
     onnxruntime: str
     numpy: str
     machine: str
@@ -48,14 +50,20 @@ class CostKey:
         return cache_folder() / "costs" / f"{digest[:32]}.json"
 
 
-def make_key(bundle: Bundle, *, provider: Provider, threads: int) -> CostKey:
-    """Return the key of a bundle that runs on `provider` with `threads` threads here and now."""
+def make_key(bundle: Bundle, *, provider: Provider, threads: int | None) -> CostKey:
+    """Return the key of a bundle on this machine.
+
+    Args:
+        bundle: what runs.
+        provider: where it runs.
+        threads: how many compute threads were asked for; `None` leaves that to measuring.
+    """
     content = dump_manifest(bundle.manifest).encode("utf-8")
     return CostKey(
         bundle=hashlib.sha256(content).hexdigest(),
         provider=provider.name,
         device_id=provider.device_id,
-        threads=threads,
+        threads=threads or 0,
         onnxruntime=onnxruntime_version(),
         numpy=np.__version__,
         machine=name_processor(),
@@ -65,15 +73,16 @@ def make_key(bundle: Bundle, *, provider: Provider, threads: int) -> CostKey:
 
 def obtain_costs(
     key: CostKey,
-    target: Timeable,
-    drafts: Mapping[str, Timeable],
+    target: Tunable,
+    drafts: Mapping[str, Tunable],
     *,
     refresh: bool = False,
     on_pass: Callable[[], None] = lambda: None,
 ) -> CostTable:
     """Return the kept table, or measure one and keep it.
 
-    A measured table empties the models' caches. Where it cannot be kept, a warning is logged.
+    Measuring empties the models' caches, and opens their sessions anew with the fastest threads
+    unless a number of threads was asked for. Where the table cannot be kept, a warning is logged.
 
     Args:
         key: what the table is for.
@@ -83,9 +92,13 @@ def obtain_costs(
         on_pass: called after every pass while measuring.
     """
     table = None if refresh else read_costs(key)
-    if table is None or set(table.models) != {"target", *drafts}:
+    if table is None or not {TARGET, *drafts} <= set(table.models):
         _log.info("measuring what passes cost here: a few seconds, once for this bundle")
-        table = measure_costs(target, drafts, on_pass=on_pass)
+        settings: tuple[tuple[Threads, float], ...] = ((target.threads, 0.0),)
+        if not key.threads and key.provider == "cpu":
+            tried = list_settings(key.cores)
+            settings = choose_threads(target, drafts, tried, on_pass=on_pass)
+        table = replace(measure_costs(target, drafts, on_pass=on_pass), settings=settings)
         keep_costs(key, table)
     return table
 
@@ -113,6 +126,12 @@ def keep_costs(key: CostKey, table: CostTable) -> None:
         )
 
 
+def forget_costs(key: CostKey) -> None:
+    """Let the table for `key` be measured anew at the next start: the machine contradicts it."""
+    with suppress(OSError):
+        key.path.unlink()
+
+
 def name_processor() -> str:
     """Return the processor's model name, or its architecture where the system hides it."""
     info = Path("/proc/cpuinfo")
@@ -129,12 +148,17 @@ def _parse(raw: Mapping[str, Any]) -> CostTable:
         models={name: _parse_passes(passes) for name, passes in raw["models"].items()},
         copiers={name: float(seconds) for name, seconds in raw["copiers"].items()},
         host={mode: HostCosts(**_numbers(raw["host"][mode])) for mode in MODES},
+        settings=tuple(
+            (Threads(count=int(threads["count"]), spins=bool(threads["spins"])), float(seconds))
+            for threads, seconds in raw["settings"]
+        ),
+        share=float(raw["share"]),
     )
 
 
 def _parse_passes(raw: Mapping[str, Any]) -> PassCosts:
     return PassCosts(
-        step=int(raw["step"]),
+        even_step=int(raw["even_step"]),
         depth=int(raw["depth"]),
         by_width=_parse_line(raw["by_width"]),
         added=tuple((int(width), _parse_line(line)) for width, line in raw["added"]),

@@ -7,10 +7,10 @@ The models' caches are empty afterwards.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,18 +21,22 @@ from .costs import TARGET, CostTable, HostCosts, Line, Mode, PassCosts
 from .drafters import Drafter, LookupDrafter, SuffixDrafter
 from .law import draw
 from .noise import Noise
+from .providers import Threads
 from .sampling import Sampler, Sampling
 
 # Just below the sizes to which caches grow, so that none is larger than what it holds.
 _DEPTH = 128
 _DEEPER = (440, 1980)
 _DEEPEST_BYTES = 256 << 20  # of one model's cache
+_NEAR = tuple(range(1, 10))
 _NARROW = tuple(range(1, 18))
 _WIDE = (24, 48)
 _DEEP_WIDTHS = (1, 4, 16)
 
-_SWEEPS = 8
-_ENOUGH_S = 4.0  # after two sweeps, no further one begins that would end later
+# What rounds use most is timed most; the first sweep also warms up.
+_SWEEPS = (_NARROW + _WIDE, _NEAR, _NARROW, *(_NEAR,) * 6)
+_FEWEST_SWEEPS = 2
+_ENOUGH_S = 5.0  # after these, no further one begins that would end later
 _LIMIT_S = 12.0  # large models, or a busy machine: what is not timed by then is interpolated
 _DEEP_PASSES = 3
 _PLAIN_EVERY = 6
@@ -55,6 +59,7 @@ class Timeable(Protocol):
 
     vocabulary: int
     context: int
+    threads: Threads
     has_even_widths: bool
 
     def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
@@ -83,6 +88,7 @@ def measure_costs(
     drafts: Mapping[str, Timeable],
     *,
     clock: Clock = perf_counter,
+    cpu_clock: Clock = thread_time,
     on_pass: Callable[[], None] = lambda: None,
 ) -> CostTable:
     """Return what passes of these models, proposals and laws cost on this machine.
@@ -91,12 +97,14 @@ def measure_costs(
         target: the target model.
         drafts: the draft models by name, nearest to the target first.
         clock: seconds from any start.
+        cpu_clock: seconds of processor time of the calling thread, from any start.
         on_pass: called after every pass.
     """
     stack = [
         _Subject(name, model, clock, on_pass)
         for name, model in [*reversed(list(drafts.items())), (TARGET, target)]
     ]
+    started, worked = clock(), cpu_clock()
     try:
         _sweep_widths(stack, clock)
         for depth in _DEEPER:
@@ -104,11 +112,23 @@ def measure_costs(
     finally:
         for subject in stack:
             subject.model.renew()
+    share = (cpu_clock() - worked) / (clock() - started)
     return CostTable(
         models={subject.name: subject.costs() for subject in reversed(stack)},
         copiers={copier.name: _time_copier(copier, clock) for copier in _copiers()},
         host=measure_host(target.vocabulary, clock=clock),
+        settings=((target.threads, 0.0),),
+        share=share,
     )
+
+
+def time_pass(model: Timeable, width: int, depth: int, *, clock: Clock) -> float:
+    """Return the seconds of one pass over `width` tokens behind `depth` tokens of cache."""
+    model.pretend(depth)
+    tokens = [0] * (depth + width)
+    started = clock()
+    model.score(tokens, width)
+    return clock() - started
 
 
 def measure_host(vocabulary: int, *, clock: Clock = perf_counter) -> dict[Mode, HostCosts]:
@@ -138,15 +158,14 @@ class _Subject:
 
     def __post_init__(self) -> None:
         self.model.renew()
+        self.model.begin([], even_widths=True)
+        self.even_step = 2 if self.model.has_even_widths else 1
         self.model.begin([], even_widths=False)
-        self.step = 2 if self.model.has_even_widths else 1
         self.depth = min(_DEPTH, max(1, self.model.context // 2))
 
     def widths(self, of: Sequence[int]) -> list[int]:
-        """Return those of the widths that passes really have and that the context holds."""
-        room = self.model.context - self.depth
-        rounded = {-(-width // self.step) * self.step for width in of}
-        return sorted(width for width in rounded if width <= room) or [1]
+        """Return those of the widths that the context holds."""
+        return [width for width in of if self.depth + width <= self.model.context]
 
     def reaches(self, depth: int) -> bool:
         """Whether the cache may hold so many tokens and the widest pass behind them."""
@@ -155,59 +174,59 @@ class _Subject:
 
     def time(self, width: int, depth: int) -> float:
         """Return the seconds of one pass over `width` tokens."""
-        self.model.pretend(depth)
-        tokens = [0] * (depth + width)
-        started = self.clock()
-        self.model.score(tokens, width)
-        seconds = self.clock() - started
+        seconds = time_pass(self.model, width, depth, clock=self.clock)
         self.on_pass()
         return seconds
 
+    def expect(self, width: int) -> float:
+        """Return the seconds that a pass over `width` tokens took at best."""
+        return min(self.by_width[width])
+
     def sample_plain(self, depth: int) -> None:
         """Take a sample of plain decoding: a second pass in a row."""
-        self.model.begin([], even_widths=False)
         self.time(1, depth)
         self.plain.setdefault(depth, []).append(self.time(1, depth))
-        self.model.begin([], even_widths=False)
 
     def costs(self) -> PassCosts:
         """Return the figures: the fastest of each kind, times how much slower a pass usually is."""
         cells = [*self.by_width.values(), *self.plain.values()]
         usual = median(sample / min(cell) for cell in cells for sample in cell[1:] or cell)
-        own = Line(tuple((w, usual * min(cell)) for w, cell in sorted(self.by_width.items())))
+        own = _line((w, usual * min(cell)) for w, cell in sorted(self.by_width.items()))
         added = [
-            (depth, Line(tuple((w, usual * min(cell) - own.at(w)) for w, cell in deep.items())))
+            (depth, _line((w, usual * min(cell) - own.at(w)) for w, cell in deep.items()))
             for depth, deep in self.deep.items()
         ]
         return PassCosts(
-            step=self.step,
+            even_step=self.even_step,
             depth=self.depth,
             by_width=own,
             added=tuple(added),
-            plain=Line(tuple((depth, usual * min(cell)) for depth, cell in self.plain.items())),
+            plain=_line((depth, usual * min(cell)) for depth, cell in self.plain.items()),
         )
 
 
-def _sweep_widths(stack: Sequence[_Subject], clock: Clock) -> None:
-    """Time every width of every model, the models taking turns, sweep after sweep.
+def _line(points: Iterable[tuple[int, float]]) -> Line:
+    return Line(tuple((float(x), y) for x, y in points))
 
-    The first sweep also warms up. Wide passes vary little and take long: two of each will do.
-    """
+
+def _sweep_widths(stack: Sequence[_Subject], clock: Clock) -> None:
+    """Time the widths of all models, the models taking turns, in sweeps of a shuffled order."""
     rng = random.Random(0)
     started = now = clock()
-    for sweep in range(_SWEEPS):
-        orders = {s.name: s.widths(_NARROW + (_WIDE if sweep < 2 else ())) for s in stack}
+    for sweep, widths in enumerate(_SWEEPS):
+        orders = {subject.name: subject.widths(widths) for subject in stack}
+        if sweep >= _FEWEST_SWEEPS:
+            expected = sum(s.expect(width) for s in stack for width in orders[s.name])
+            if now - started + expected > _ENOUGH_S:
+                return
         if sweep:
             for order in orders.values():
                 rng.shuffle(order)
-        began = now
         for turn in range(max(map(len, orders.values()))):
             _take_turns(stack, orders, turn)
             now = clock()
             if now - started > _LIMIT_S:
                 return
-        if sweep and now - started + (now - began) > _ENOUGH_S:
-            return
 
 
 def _take_turns(stack: Sequence[_Subject], orders: Mapping[str, Sequence[int]], turn: int) -> None:
@@ -227,9 +246,8 @@ def _sweep_depth(stack: Sequence[_Subject], depth: int) -> None:
     for _ in range(_DEEP_PASSES):
         for width in _DEEP_WIDTHS:
             for subject in stack:
-                (run,) = subject.widths([width])
                 cells = subject.deep.setdefault(depth, {})
-                cells.setdefault(run, []).append(subject.time(run, depth))
+                cells.setdefault(width, []).append(subject.time(width, depth))
         for subject in stack:
             if subject.name == TARGET:
                 subject.sample_plain(depth)

@@ -16,7 +16,7 @@ from .cache import Cache
 from .columns import Widening, cut_to
 from .errors import BundleError
 from .manifest import ModelEntry
-from .providers import Provider, make_provider
+from .providers import Provider, Threads, make_provider
 from .session import Binding, Session, Tensor, view, write
 
 # Attention holds a buffer of [heads, new tokens, all tokens]; this bounds it for long prompts.
@@ -75,6 +75,7 @@ class OnnxModel:
         threads: compute threads.
 
     Attributes:
+        threads: compute threads of the present session.
         has_even_widths: feed an even number of tokens in every pass, an idle one behind the last if
             need be, and project an even number of rows. Kernels for long blocks of int4 work on
             pairs of rows and round a single one differently; in pairs, any width gives the same.
@@ -91,11 +92,13 @@ class OnnxModel:
         vocabulary: int,
         token_ids: NDArray[np.int64] | None = None,
         provider: Provider,
-        threads: int,
+        threads: Threads,
     ) -> None:
         self.name = entry.name
         self.vocabulary = vocabulary
         self.context = entry.context
+        self.threads = threads
+        self._graph = graph
         self.session = Session(graph, provider=provider, threads=threads)
         _check_signature(self.session, entry, graph)
         self.cache = Cache(self.session, entry.cache, context=entry.context)
@@ -117,7 +120,7 @@ class OnnxModel:
             entry,
             vocabulary=entry.logits,
             provider=make_provider(provider),
-            threads=threads,
+            threads=Threads(count=threads),
         )
 
     @property
@@ -149,6 +152,21 @@ class OnnxModel:
     def cache_bytes(self, length: int) -> int:
         """Return the memory in bytes that keys and values of `length` tokens take."""
         return length * self.cache.bytes // self.cache.capacity
+
+    def reopen(self, threads: Threads) -> None:
+        """Open the graph anew with other threads; the cache is empty then.
+
+        Raises:
+            BundleError: the graph can no longer be loaded; this model is of no use then.
+        """
+        provider = self.session.provider
+        # The old session goes first: two would take twice the memory.
+        self._bindings.clear()
+        self._buffers.clear()
+        del self.cache, self.session
+        self.session = Session(self._graph, provider=provider, threads=threads)
+        self.threads = threads
+        self.renew()
 
     def renew(self) -> None:
         """Begin with an empty cache of the first size; what passes allocated is given back."""

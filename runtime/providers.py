@@ -19,6 +19,18 @@ _ORT_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Threads:
+    """The compute threads of a session.
+
+    `spins`: between two operations of a run they wait busily, which is quick, and stop with the
+    run; else they sleep, which leaves the cores to others.
+    """
+
+    count: int
+    spins: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Provider:
     """One execution provider: `name` as typed, `ort_name` and `options` as ONNX Runtime wants them.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BundleError, ForerunError, ProviderError
-from .providers import Provider
+from .providers import Provider, Threads
 
 try:
     import onnxruntime as ort
@@ -59,14 +59,14 @@ class Session:
     Args:
         path: the `.onnx` file; its weights lie beside it.
         provider: where to run; it must load, there is no silent fallback.
-        threads: compute threads of this session (≥ 1).
+        threads: compute threads of this session.
 
     Raises:
         ProviderError: the provider is not in this build of ONNX Runtime or did not load.
         BundleError: ONNX Runtime refuses the graph.
     """
 
-    def __init__(self, path: Path, *, provider: Provider, threads: int) -> None:
+    def __init__(self, path: Path, *, provider: Provider, threads: Threads) -> None:
         _check_available(provider)
         try:
             self._session = ort.InferenceSession(
@@ -85,7 +85,6 @@ class Session:
                 f"{loaded}): the GPU's driver or one of its libraries is missing"
             )
         self.provider = provider
-        self.threads = threads
         self.inputs = {arg.name: _DTYPES.get(arg.type) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _DTYPES.get(arg.type) for arg in self._session.get_outputs()}
         self._run_options = ort.RunOptions()
@@ -131,9 +130,9 @@ def onnxruntime_version() -> str:
     return str(ort.__version__)
 
 
-def _session_options(threads: int) -> Any:
+def _session_options(threads: Threads) -> Any:
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads.count
     options.inter_op_num_threads = 1
     # Shapes change from call to call: a memory pattern per shape would only grow.
     options.enable_mem_pattern = False
@@ -141,6 +140,8 @@ def _session_options(threads: int) -> Any:
     # A draft and a target take turns. Threads that go on spinning after their own run steal the
     # other's cores (measured: 0.62x of plain decoding on two cores), so they stop with the run.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    if not threads.spins:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from runtime.costs import MODES, TARGET, CostTable, HostCosts, Line, PassCosts
+from runtime.providers import Threads
 
 
 def line_costs(drafts: Iterable[str] = (), *, slope: float = 0.1, draft: float = 0.1) -> CostTable:
@@ -11,9 +12,11 @@ def line_costs(drafts: Iterable[str] = (), *, slope: float = 0.1, draft: float =
         models={TARGET: _passes(slope, 1.0)} | {name: _passes(slope, draft) for name in drafts},
         copiers={},
         host={mode: HostCosts(law=0.0, judge=0.0) for mode in MODES},
+        settings=((Threads(count=1), 0.0),),
+        share=1.0,
     )
 
 
 def _passes(slope: float, step: float) -> PassCosts:
     line = Line(((1.0, step), (101.0, step * (1 + 100 * slope))))
-    return PassCosts(step=1, depth=1, by_width=line, added=(), plain=Line(((1.0, step),)))
+    return PassCosts(even_step=1, depth=1, by_width=line, added=(), plain=Line(((1.0, step),)))

@@ -32,11 +32,16 @@ RUNTIME_ORDER = (
     "sampling",
     "acceptance",
     "costs",
+    "drift",
     "stats",
     "drafters",
     "measure",
+    "tune",
+    "pass_counter",
     "kept_costs",
     "store",
+    "cost_report",
+    "cost_plot",
     "request",
     "stages",
     "speculate",
@@ -55,6 +60,7 @@ RUNTIME_ORDER = (
     "__main__",
 )
 RUNTIME_NEEDS = {"numpy", "onnxruntime", "tokenizers", "jinja2"}
+ONE_USER = {"onnxruntime": "session", "matplotlib": "cost_plot"}
 EXPORT_NEEDS = {
     "accelerate",
     "gguf",
@@ -158,8 +164,11 @@ def test_the_runtime_imports_only_what_stands_above(file: Path) -> None:
 def test_the_runtime_needs_four_libraries_and_one_file_knows_onnxruntime(file: Path) -> None:
     roots = {dotted.split(".")[0] for dotted in all_imports(file)}
     foreign = roots - sys.stdlib_module_names - {"runtime"}
-    assert foreign <= RUNTIME_NEEDS
-    assert "onnxruntime" not in foreign or file == ROOT / "runtime" / "session.py"
+    assert foreign <= RUNTIME_NEEDS | {"matplotlib"}
+    for library in foreign & set(ONE_USER):
+        assert file == ROOT / "runtime" / f"{ONE_USER[library]}.py"
+    loaded = {name.split(".")[0] for name in imports(file, top_level_nodes(parse(file)))}
+    assert "matplotlib" not in loaded, "only who asks for a plot needs it"
 
 
 @pytest.mark.parametrize("file", EXPORT_FILES, ids=name_of)

@@ -15,19 +15,20 @@ from runtime.costs import (
     expected_tokens,
     predict_speedup,
 )
+from runtime.providers import Threads
 
 FREE = HostCosts(law=0.0, judge=0.0)
 
 
 def make_table(
-    *, beta: float = 0.2, c: float = 0.1, host: HostCosts = FREE, step: int = 1
+    *, beta: float = 0.2, c: float = 0.1, host: HostCosts = FREE, even_step: int = 1
 ) -> CostTable:
     """A target of 10 ms with v(m) = 1 + beta (m - 1), a draft of c, a free copier."""
-    widths = [m for m in (1, 2, 4, 8, 16) if m % step == 0]
+    widths = (1, 2, 4, 8, 16)
 
     def passes(unit: float) -> PassCosts:
         return PassCosts(
-            step=step,
+            even_step=even_step,
             depth=128,
             by_width=Line(tuple((m, unit * (1 + beta * (m - 1))) for m in widths)),
             added=((1128, Line(((2, 0.002), (16, 0.016)))),),
@@ -38,6 +39,8 @@ def make_table(
         models={"target": passes(0.01), "draft": passes(0.01 * c)},
         copiers={"suffix": 0.0},
         host=dict.fromkeys(("greedy", "sampled", "coupled"), host),
+        settings=((Threads(count=2), 0.02), (Threads(count=2, spins=False), 0.03)),
+        share=0.95,
     )
 
 
@@ -63,13 +66,18 @@ def test_seconds_grow_with_width_and_with_depth_in_proportion() -> None:
     assert table.c("suffix") == 0
 
 
-def test_widths_that_are_not_run_cost_as_much_as_those_that_are() -> None:
-    table = make_table(step=2)
-    for odd in (1, 3, 7):
-        assert table.seconds("target", width=odd, depth=500) == table.seconds(
-            "target", width=odd + 1, depth=500
-        )
-    assert table.v(1) == pytest.approx(1.2)
+def test_at_even_widths_an_odd_one_costs_as_much_as_the_next() -> None:
+    table = make_table(even_step=2)
+    even = table.at_even_widths()
+    for width in (1, 2, 3, 7, 8):
+        paid = table.seconds("target", width=width + width % 2, depth=500)
+        assert even.seconds("target", width=width, depth=500) == paid
+    for depth in (100, 500, 2000):
+        step = table.seconds("target", width=2, depth=depth)
+        assert even.plain_seconds(depth) == pytest.approx(step)
+    assert table.v(1) == even.v(1) == pytest.approx(1.0)
+    steady = make_table()
+    assert steady.at_even_widths() == steady
 
 
 def test_a_round_counts_passes_laws_and_judgements() -> None:
@@ -112,7 +120,7 @@ def test_what_never_pays_has_no_break_even() -> None:
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 0.5), st.sampled_from([1, 2]))
 def test_the_best_k_is_the_best_of_all(acceptance: float, beta: float, c: float, step: int) -> None:
-    table = make_table(beta=beta, c=c, step=step)
+    table = make_table(beta=beta, c=c, even_step=step).at_even_widths()
     k, speedup = best_static_k(table, acceptance, "draft")
     speedups = [
         predict_speedup(table, constant_survival(acceptance, k), "draft") for k in range(17)

@@ -9,6 +9,7 @@ from tiny_bundle import make_entry, make_graph
 import runtime.model as model_module
 from runtime.errors import BundleError, CapacityError, ForerunError
 from runtime.model import OnnxModel
+from runtime.providers import Threads
 
 VOCABULARY = 16
 CONTEXT = 700
@@ -198,7 +199,11 @@ def test_padded_columns_are_not_part_of_the_logits(graph, model):
     assert model.score(TOKENS[:3], 2).shape == (2, VOCABULARY + 3)  # opened by itself: all of them
     entry = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT, padding=3)
     bounded = OnnxModel(
-        graph, entry, vocabulary=VOCABULARY, provider=model.session.provider, threads=1
+        graph,
+        entry,
+        vocabulary=VOCABULARY,
+        provider=model.session.provider,
+        threads=Threads(count=1),
     )
     logits = bounded.score(TOKENS[:3], 2)
     assert logits.shape == (2, VOCABULARY)
