@@ -16,15 +16,14 @@ from typing import Unpack
 import numpy as np
 
 from export.progress import Progress
-from runtime import Completion, Engine, ForerunError, PromptTooLongError
+from runtime import Completion, Engine, ForerunError
 from runtime.arguments import Parser
 from runtime.noise import Noise
 from runtime.request import NUMERICS, Options, make_request
 from runtime.sampling import Sampler, make_law
 from runtime.stages import COPIERS
 
-from .errors import ToolError
-from .prompt_sets import read_questions
+from .prompt_sets import encode_fitting, read_questions
 
 # Rounding between pass widths was seen up to 1e-5 of the logits; ties closer than this are fair.
 TIE_MARGIN = 1e-3
@@ -92,23 +91,7 @@ def encode_questions(
     Raises:
         ToolError: no prompt fits.
     """
-    encoded = []
-    for question in read_questions(path, limit=limit):
-        text = question.turns[0]
-        try:
-            encoded.append(
-                engine.encode(messages=[{"role": "user", "content": text}])
-                if engine.has_chat_template
-                else engine.encode(text)
-            )
-        except PromptTooLongError:
-            continue
-    if not encoded:
-        raise ToolError(
-            f"no prompt fits the context of {engine.target.context} tokens: give shorter ones "
-            "with --prompts"
-        )
-    return encoded
+    return [ids for _, ids in encode_fitting(engine, read_questions(path, limit=limit))]
 
 
 def main(argv: list[str] | None = None) -> int:

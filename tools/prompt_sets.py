@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from runtime import Engine, PromptTooLongError
+
 from .errors import ToolError
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -58,6 +60,36 @@ def read_questions(
     files = [path] if path is not None else [PROMPTS / f"{name}.jsonl" for name in CATEGORIES]
     questions = keep_categories(read_files(files), categories)
     return questions if limit is None else deal_out(questions)[:limit]
+
+
+def encode_fitting(
+    engine: Engine, questions: Sequence[Question]
+) -> list[tuple[Question, list[int]]]:
+    """Return the questions whose first turn fits the engine's context, with its token ids.
+
+    The chat template is applied where there is one.
+
+    Raises:
+        ToolError: none fits.
+    """
+    fitting = []
+    for question in questions:
+        text = question.turns[0]
+        try:
+            ids = (
+                engine.encode(messages=[{"role": "user", "content": text}])
+                if engine.has_chat_template
+                else engine.encode(text)
+            )
+        except PromptTooLongError:
+            continue
+        fitting.append((question, ids))
+    if not fitting:
+        raise ToolError(
+            f"no prompt fits the context of {engine.target.context} tokens: give shorter ones "
+            "with --prompts"
+        )
+    return fitting
 
 
 def keep_categories(questions: list[Question], categories: Sequence[str]) -> list[Question]:

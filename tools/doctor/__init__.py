@@ -1,0 +1,1 @@
+"""Would a draft make a target faster here? `python -m tools.doctor`."""
