@@ -96,20 +96,11 @@ def draws_are_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_level(engine: Engine, options: Any) -> Level:
-<<<<<<< HEAD
     options = {"temperature": 1.0} | options
-    archive = options.pop("archive", None)
+    archive, end_ids = options.pop("archive", None), options.pop("end_ids", [])
     return make_stack(
         engine.target, engine.drafts, make_request(options), prompt=engine.encode(PROMPT),
-        end_ids=[], noise=Noise(0), archive=archive,
-=======
-    end_ids = options.get("end_ids", [])
-    named = {name: value for name, value in options.items() if name != "end_ids"}
-    request = make_request({"temperature": 1.0} | named)
-    prompt = engine.encode(PROMPT)
-    return make_stack(
-        engine.target, engine.drafts, request, prompt=prompt, end_ids=end_ids, noise=Noise(0),
->>>>>>> f8221d2 (Run drafts whose head knows few tokens only: every other token has probability zero)
+        end_ids=end_ids, noise=Noise(0), archive=archive,
         costs=line_costs(engine.drafts) if "k" not in options else None,
     ).target  # fmt: skip
 
