@@ -11,7 +11,8 @@ token is worth the probability that it and all before it stay.
   as seen from the tokens before it: never from the token itself, which would bias the output.
 - A drafter that does not pay rests, and is asked for one token now and then, at doubling distances.
 - Speculation may owe plain decoding a share of the answer's time and a few steps, no more. What
-  would exceed that if none of it stayed is not drafted: this bounds the loss on any text.
+  would exceed that if none of it stayed is not drafted: this bounds the loss on any text. A draft's
+  first look at the prompt (`window`) comes on top; reading all of it is paid from what was gained.
 
 State is per request and no clock is read, so that the same request chooses the same way.
 """
@@ -29,13 +30,14 @@ from .noise import Noise
 from .speculate import ModelDrafter, Verdict
 from .stats import Choices
 from .survival import Prior, Survival
+from .window import Window
 
 # Seconds of a pass over `width` tokens behind `depth` tokens of cache, laws and draws included.
 PassCost = Callable[[int, int], float]
 
 LONGEST = 16  # tokens in a proposal
 _DEBT_SHARE = 0.01  # of the time that plain decoding would have taken
-_DEBT_STEPS = 2.0
+_DEBT_STEPS = 1.5
 _SHORTEST_REST, _LONGEST_REST = 8, 64  # rounds
 _RATE_KEPT = 0.97  # the rate forgets a round by this factor
 _RATE_STEPS = 8.0  # it starts as if so many plain steps had been made
@@ -286,6 +288,7 @@ class Controller:
         assert candidate is not None
         drafter = candidate.drafter
         assert isinstance(drafter, ModelDrafter)
+        self._read_on(drafter, len(context))
         proposal = Proposal([], [], drafter.name)
         survived, wanted = 1.0, plan.count
         while wanted:
@@ -308,6 +311,15 @@ class Controller:
                 drafted=len(proposal.tokens),
             )
         return proposal
+
+    def _read_on(self, drafter: ModelDrafter, depth: int) -> None:
+        """Let a draft read the whole prompt once it has earned the time that this takes."""
+        model = drafter.level.model
+        if isinstance(model, Window) and model.unread:
+            seconds = self._draft_widths[drafter.name].seconds(depth, depth)
+            if seconds < -self._debt:
+                model.open()
+                self._drafting += seconds
 
     def _token_costs(self, drafter: ModelDrafter, depth: int, count: int) -> list[float]:
         """Return the seconds of each of the next `count` tokens of a model."""

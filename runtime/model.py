@@ -29,8 +29,12 @@ class Model(Protocol):
     """What scores tokens. A model remembers what it was fed and can be rewound."""
 
     vocabulary: int
-    context: int
     has_even_widths: bool
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence."""
+        ...
 
     @property
     def length(self) -> int:

@@ -28,6 +28,7 @@ from .speculate import Level, ModelDrafter, Verdict, Watch, watch_nothing
 from .stages import LOOKUP, Stage, default_stages, parse_stages
 from .stats import Choices, LevelStats
 from .survival import Survival
+from .window import Window
 
 TARGET = "target"
 
@@ -123,7 +124,9 @@ def make_stack(
             _copier(name, archive, is_alone=is_alone) for name in stage.copiers
         ]
         if stage.model is not None:
-            level = make_level(stage.model, drafts[stage.model], below, drafter)
+            own: Model = drafts[stage.model]
+            own = Window(own) if has_choice else own
+            level = make_level(stage.model, own, below, drafter)
             members.append(ModelDrafter(stage.model, level))
         below = stage
         if costs is not None and stage.k is None:

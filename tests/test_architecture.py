@@ -47,6 +47,7 @@ RUNTIME_ORDER = (
     "speculate",
     "trace",
     "survival",
+    "window",
     "controller",
     "stack",
     "tokenizer",
