@@ -1,8 +1,8 @@
 """Does the machine still behave as its cost table says?
 
-In: the seconds of passes as they happen. Out: whether they contradict the table for so long that it
-should be measured anew. One slow moment does not: a whole window of passes has to be off, several
-times in a row.
+In: verdicts, with the seconds of passes as they happen. Out: whether they contradict the table for
+so long that it should be measured anew. One slow moment does not: a whole window of passes has to
+be off, several times in a row.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from .costs import CostTable
+from .model import Model
+from .speculate import Verdict, Watch
 
 WINDOW = 32  # passes of one model
 OFF = (0.7, 1.4)  # measured ÷ predicted
@@ -43,6 +45,26 @@ class CostMonitor:
     def is_contradicted(self) -> bool:
         """Whether a model was off for several windows in a row and has not calmed down since."""
         return any(follower.is_contradicted for follower in self._followers.values())
+
+    def watch_with(self, models: Mapping[str, Model], watch: Watch) -> Watch:
+        """Return a watch that feeds this monitor and then tells `watch`.
+
+        Args:
+            models: by the name of their level.
+            watch: told of every round.
+        """
+
+        def both(verdict: Verdict) -> None:
+            is_padded = models[verdict.level].has_even_widths
+            self.observe(
+                verdict.level,
+                width=verdict.width + (verdict.width % 2 if is_padded else 0),
+                depth=verdict.depth,
+                seconds=verdict.verify_seconds,
+            )
+            watch(verdict)
+
+        return both
 
     def observe(self, name: str, *, width: int, depth: int, seconds: float) -> None:
         """Take note of one pass; passes wider than what was measured (prompts) are left out.

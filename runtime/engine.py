@@ -15,10 +15,11 @@ from typing import Unpack
 
 from .bundle import Bundle, open_bundle
 from .columns import read_token_ids
-from .costs import CostTable
+from .cost_keeper import CostKeeper
+from .costs import TARGET, CostTable
 from .errors import EngineClosedError, PromptTooLongError, RequestError
 from .generation import Chunk, generate_chunks
-from .kept_costs import CostKey, make_key, obtain_costs, read_costs
+from .kept_costs import CostKey, make_key, read_costs
 from .manifest import ModelEntry
 from .memory import choose_drafts
 from .model import OnnxModel
@@ -70,9 +71,10 @@ class Engine:
         self.tokenizer = tokenizer
         self._template = template
         self._has_costs = measure_costs
-        self._kept_costs: CostTable | None = None
+        self._costs = CostKeeper(
+            make_key(bundle, provider=target.session.provider, threads=threads_asked)
+        )
         self._store = store
-        self._threads_asked = threads_asked
         self._lock = Lock()
         self._holder: int | None = None
 
@@ -184,23 +186,12 @@ class Engine:
             EngineClosedError: the engine was closed.
         """
         with self._turn():
-            return self._obtain_costs(refresh=refresh, on_pass=on_pass)
-
-    def _obtain_costs(
-        self, *, refresh: bool = False, on_pass: Callable[[], None] = lambda: None
-    ) -> CostTable:
-        if refresh or self._kept_costs is None:
-            self._kept_costs = obtain_costs(
-                self.cost_key, self.target, self._drafts, refresh=refresh, on_pass=on_pass
-            )
-        return self._kept_costs
+            return self._costs.obtain(self.target, self._drafts, refresh=refresh, on_pass=on_pass)
 
     @property
     def cost_key(self) -> CostKey:
         """What a cost table of this engine holds for."""
-        return make_key(
-            self.bundle, provider=self.target.session.provider, threads=self._threads_asked
-        )
+        return self._costs.key
 
     def encode(
         self, prompt: str | Sequence[int] | None = None, *, messages: Messages | None = None
@@ -287,6 +278,7 @@ class Engine:
         """
         stages = plan_stages(list(self.drafts), request, is_controlled=self._has_costs)
         has_choice = self._has_costs and any(stage.k is None for stage in stages)
+        costs = self._costs.obtain(self.target, self._drafts) if has_choice else None
         return make_stack(
             self.target,
             self.drafts,
@@ -294,8 +286,8 @@ class Engine:
             prompt=prompt,
             end_ids=self.bundle.manifest.end_ids,
             noise=Noise(request.seed),
-            costs=self._obtain_costs() if has_choice else None,
-            watch=watch,
+            costs=costs,
+            watch=self._costs.watch_with({TARGET: self.target, **self._drafts}, watch),
             archive=self._store.archive if self._store else None,
         )
 
@@ -367,6 +359,7 @@ class Engine:
                 _ = self.target  # closed by the reader?
             if self._store is not None:
                 self._store.add(sequence)
+            self._costs.doubt()
         # The turn is over before the last chunk is read: the reader may keep the iterator.
         yield chunk
 

@@ -40,7 +40,8 @@ class Round:
 class Verdict:
     """One round as a watcher sees it: what was drafted, by which laws it was judged, what stayed.
 
-    `start` is the position of the first token; `p` has one law more than `drafted` has tokens.
+    `start` is the position of the first token; `p` has one law more than `drafted` has tokens. The
+    model's pass fed what lay behind `depth` tokens, `width` of them, in `verify_seconds`.
     """
 
     level: str
@@ -50,6 +51,9 @@ class Verdict:
     accepted: int
     emitted: list[int]
     seconds: float
+    depth: int
+    width: int
+    verify_seconds: float
 
 
 Watch = Callable[[Verdict], None]
@@ -100,6 +104,7 @@ def speculate(level: Level, context: Sequence[int], k: int, *, noise: Noise) -> 
     proposed = perf_counter()
 
     sequence = [*context, *drafted.tokens]
+    depth = min(level.model.length, start - 1)  # a row needs a token that is fed
     logits = level.model.score(sequence, len(drafted.tokens) + 1)  # [drafted + 1, vocabulary]
     verified = perf_counter()
 
@@ -132,6 +137,9 @@ def speculate(level: Level, context: Sequence[int], k: int, *, noise: Noise) -> 
             accepted=accepted,
             emitted=emitted,
             seconds=ended - began,
+            depth=depth,
+            width=len(sequence) - depth,
+            verify_seconds=verified - proposed,
         )
     )
     return Round(emitted, p[: accepted + 1], accepted, accepted < len(drafted.tokens))

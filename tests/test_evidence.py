@@ -33,6 +33,9 @@ def verdict(emitted: list[int], drafted: list[int], accepted: int) -> Verdict:
         accepted=accepted,
         emitted=emitted,
         seconds=0.0,
+        depth=0,
+        width=len(drafted) + 1,
+        verify_seconds=0.0,
     )
 
 

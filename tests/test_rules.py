@@ -30,6 +30,9 @@ def test_expected_accepted_tokens_average_to_the_published_values(
             accepted=0,
             emitted=[],
             seconds=0.0,
+            depth=0,
+            width=3,
+            verify_seconds=0.0,
         )
         chance = float(np.prod([Q.weights[token] for token in tokens]))
         mean += chance * rules.expected_accepted(RULES[rule], verdict)
