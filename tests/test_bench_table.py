@@ -9,7 +9,7 @@ from tools.bench.figures import Spread
 from tools.bench.record import Record
 from tools.bench.sections import make_table
 from tools.bench.summary import summarise
-from tools.bench.table import align, number, render_result, spread
+from tools.bench.table import align, category_lines, number, render_result, spread
 
 
 def render(record: Record) -> str:
@@ -41,6 +41,17 @@ def test_the_report_names_machine_versions_rows_and_reasons() -> None:
     assert any(line.split() == ["lost", "did", "not", "run"] for line in text.splitlines())
     ratio = ["fast", "plain", "2.000", "[2.000-2.000]"]
     assert any(line.split()[:4] == ratio for line in text.splitlines())
+
+
+def test_speed_ups_stand_by_category_where_there_are_several() -> None:
+    categories = summarise(make_record()).categories
+    name, ratios = next(iter(categories.items()))
+    assert len(category_lines(categories)) == 1 + len(categories)
+    assert category_lines({name: ratios}) == []
+    lines = category_lines({name: ratios, "empty": ()})
+    assert lines[0] == ["over plain, by category", *(ratio.row for ratio in ratios)]
+    assert lines[1] == [name, *(f"{ratio.total.median:.2f}" for ratio in ratios)]
+    assert set(lines[2][1:]) == {"n/a"}
 
 
 def test_a_run_that_was_cut_short_says_so() -> None:

@@ -24,7 +24,7 @@ def make_parser() -> Parser:
     add("bundle", metavar="BUNDLE", type=Path, help="folder that the export wrote")
     add = parser.add_argument_group("rows").add_argument
     add("--stages", type=_names, action="append", metavar="A,B", help="drafters, bottom first")
-    add("--k", type=_widths, metavar="N,M", help="tokens drafted in a round")
+    add("--k", type=_widths, metavar="N,M", help="tokens drafted in a round; auto is by cost")
     add(
         "--torch",
         nargs="?",
@@ -91,5 +91,5 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _widths(text: str) -> list[int]:
-    return [positive(part) for part in text.split(",")]
+def _widths(text: str) -> list[int | None]:
+    return [None if part == "auto" else positive(part) for part in text.split(",")]

@@ -18,6 +18,7 @@ def render_result(record: Record, summary: Summary) -> str:
         "\n".join(f"{name}: {value}" for name, value in header_lines(record)),
         align(row_lines(summary.rows)),
         align(ratio_lines(summary.ratios)),
+        align(category_lines(summary.categories)),
         align(point_lines(summary.points)),
         align(width_lines(summary.widths)),
         "\n".join(find_warnings(record, summary)),
@@ -113,6 +114,18 @@ def ratio_lines(ratios: Iterable[Ratio]) -> list[list[str]]:
                 ratio.basis,
             ]
         )
+    return lines
+
+
+def category_lines(categories: Mapping[str, Sequence[Ratio]]) -> list[list[str]]:
+    """Return the table of speed-ups over plain decoding, a row's own in each category."""
+    if len(categories) < 2:
+        return []
+    rows = [ratio.row for ratio in next(iter(categories.values()))]
+    lines = [["over plain, by category", *rows]]
+    for category, ratios in categories.items():
+        found = {ratio.row: number(ratio.total.median, 2) for ratio in ratios}
+        lines.append([category, *(found.get(row, "n/a") for row in rows)])
     return lines
 
 
