@@ -5,7 +5,8 @@ loop of an answer does it: propose, keep what equals the text, take back the res
 a stage above drafts tokens that do not stay. Times are of this thread's CPU, so that a busy
 machine counts little. Warm is the loop by itself; cold has memory streamed through the caches
 before each round, as a model's pass does it. `none` shows what measuring costs; `archived` is the
-suffix drafter with a full store.
+suffix drafter with a full store; `chosen` is the suffix drafter under a controller: what it takes
+longer than `suffix` is the controller's.
 """
 
 import argparse
@@ -18,9 +19,12 @@ from time import thread_time
 import numpy as np
 
 from runtime.arguments import Parser
-from runtime.drafters import Archive, Drafter, LookupDrafter, NoDrafter, SuffixDrafter
+from runtime.controller import COPIER_PRIOR, Candidate, Controller
+from runtime.drafters import Archive, Drafter, LookupDrafter, NoDrafter, Proposal, SuffixDrafter
 from runtime.noise import Noise
+from runtime.speculate import Verdict
 from runtime.store import MOST_TOKENS
+from runtime.survival import Survival
 
 COLD_TOKENS = 300
 _STREAMED_BYTES = 64 << 20
@@ -66,11 +70,18 @@ def archived_suffix() -> SuffixDrafter:
     return SuffixDrafter(archive=Archive(sequences, capacity=2 * MOST_TOKENS))
 
 
+def chosen_suffix() -> Controller:
+    """Return a suffix drafter under a controller for which a wider pass costs a tenth more."""
+    candidate = Candidate(SuffixDrafter(), Survival(COPIER_PRIOR))
+    return Controller([candidate], pass_cost=lambda width, _: 0.9 + 0.1 * width, draft_costs={})
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "lookup": LookupDrafter,
     "suffix": SuffixDrafter,
     "archived": archived_suffix,
+    "chosen": chosen_suffix,
 }
 
 
@@ -103,9 +114,11 @@ def measure(
         context, longer = list(text[:place]), [*text[:place], *wrong]
         between()
         began = thread_time()
-        tokens = drafter.propose(context, k, noise=_NOISE).tokens
-        accepted = _agreed(tokens, text[place : place + k])
+        proposal = drafter.propose(context, k, noise=_NOISE)
+        accepted = _agreed(proposal.tokens, text[place : place + k])
         drafter.rewind(to=place + accepted)
+        if isinstance(drafter, Controller):
+            drafter.watch(_verdict(place, proposal, accepted))
         if wrong:
             drafter.propose(longer, k, noise=_NOISE)
             drafter.rewind(to=place)
@@ -135,6 +148,21 @@ def main(argv: list[str] | None = None) -> int:
                     flush=True,
                 )
     return 0
+
+
+def _verdict(start: int, drafted: Proposal, accepted: int) -> Verdict:
+    return Verdict(
+        level="target",
+        start=start,
+        drafted=drafted,
+        p=[],
+        accepted=accepted,
+        emitted=[*drafted.tokens[:accepted], 0],
+        seconds=0.0,
+        depth=start,
+        width=len(drafted.tokens) + 1,
+        verify_seconds=0.0,
+    )
 
 
 def _agreed(tokens: Sequence[int], text: Sequence[int]) -> int:
