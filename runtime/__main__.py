@@ -23,8 +23,10 @@ from .describe import describe_bundle, describe_store, explain
 from .engine import Engine
 from .errors import ForerunError, RequestError
 from .generation import Chunk
+from .kept_costs import make_key, read_costs
 from .manifest import dump_manifest
 from .pass_counter import PassCounter
+from .providers import make_provider
 from .store import clear_store
 from .trace import open_trace
 
@@ -139,7 +141,8 @@ def _info(args: argparse.Namespace) -> int:
     if args.json:
         print(dump_manifest(bundle.manifest), end="")
     else:
-        print("\n".join(describe_bundle(bundle)))
+        key = make_key(bundle, provider=make_provider("cpu"), threads=None)
+        print("\n".join(describe_bundle(bundle, read_costs(key))))
     return 0
 
 

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .bundle import Bundle
+from .costs import TARGET, CostTable
 from .manifest import ModelEntry
 from .memory import CACHED_TOKENS, memory_bytes, token_bytes
+from .stages import default_stages
 from .stats import Stats
 from .store import MOST_BYTES, read_store
 
@@ -14,8 +16,8 @@ _MIB = 1 << 20
 _FAITHFUL = (0.9, 1.1)
 
 
-def describe_bundle(bundle: Bundle) -> Iterator[str]:
-    """Yield the lines that describe a bundle: models, sizes, parity, tokenizer."""
+def describe_bundle(bundle: Bundle, costs: CostTable | None = None) -> Iterator[str]:
+    """Yield the lines that describe a bundle: stack, models, sizes, parity, tokenizer, costs."""
     manifest = bundle.manifest
     yield f"bundle     {bundle.folder}"
     yield f"made by    {manifest.producer}, format version {manifest.format_version}"
@@ -23,9 +25,13 @@ def describe_bundle(bundle: Bundle) -> Iterator[str]:
     template = "with" if words.chat_template else "without"
     yield f"tokenizer  {words.vocabulary} tokens, {template} a chat template"
     yield f"ends at    {', '.join(map(str, manifest.end_ids)) or 'no token'}"
+    drafts = [draft.name for draft in manifest.drafts]
+    stages = default_stages(drafts, is_controlled=True)
+    yield f"stack      {' → '.join([*map(str, stages), TARGET])}, unless --stages says otherwise"
     for model in manifest.models:
         yield ""
         yield from _describe_model(bundle, model)
+        yield f"  a pass        {_describe_passes(model, costs)}"
 
 
 def describe_store(path: Path) -> dict[str, str | int]:
@@ -63,6 +69,15 @@ def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
     yield f"  numerics      a token alone and in a block: {steady}"
     yield f"  licence       {model.licence or 'not stated'}"
     yield from _describe_parity(model)
+
+
+def _describe_passes(model: ModelEntry, costs: CostTable | None) -> str:
+    name = TARGET if model.role == TARGET else model.name
+    if costs is None or name not in costs.models:
+        return "not measured here yet: python -m runtime costs"
+    taken = [(width, costs.seconds(name, width=width, depth=costs.depth)) for width in (1, 4, 8)]
+    said = ", ".join(f"{1e3 * seconds:.1f} ms for {width}" for width, seconds in taken)
+    return f"{said} tokens (python -m runtime costs)"
 
 
 def _describe_parity(model: ModelEntry) -> Iterator[str]:

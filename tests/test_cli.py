@@ -217,3 +217,19 @@ def test_a_cap_on_memory_is_spelled_with_a_unit(
 def test_a_cap_below_the_target_is_refused(bundle: str, capsys: pytest.CaptureFixture) -> None:
     assert main(["generate", bundle, *PROMPT, "--max-memory", "1K"]) == 2
     assert "the target alone needs" in capsys.readouterr().err
+
+
+def test_info_says_what_passes_cost_once_they_were_measured(
+    bundle: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    assert main(["info", bundle]) == 0
+    before = capsys.readouterr().out
+    assert "not measured here yet" in before
+    assert "stack      suffix|draft → target" in before
+    assert main(["generate", bundle, *PROMPT, "--max-tokens", "3", "--ignore-eos"]) == 0
+    capsys.readouterr()
+    assert main(["info", bundle]) == 0
+    after = capsys.readouterr().out
+    assert "not measured here yet" not in after
+    assert " ms for 1, " in after
