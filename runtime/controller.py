@@ -43,7 +43,7 @@ _RATE_KEPT = 0.97  # the rate forgets a round by this factor
 _RATE_STEPS = 8.0  # it starts as if so many plain steps had been made
 _FORECAST_TOKENS = 64.0  # as many tested tokens make the forecast of a model's next one
 _PRIOR_TOKENS = 10.0  # its first guess weighs as much as so many
-_READ_AT_ONCE = 8
+_CATCH_UP_ROUNDS = 8  # a draft that has caught up serves about so many rounds
 _DEPTHS = 64  # costs are looked up once for so many tokens of cache
 
 # What was usual over chat, code, editing, arithmetic, translation, summaries and questions with a
@@ -220,22 +220,24 @@ class Controller:
             offer = Proposal([], [])
             most = min(most, drafter.level.model.context - len(context))
             chances = [candidate.acceptance] * most
-            costs = self._token_costs(drafter, len(context), most)
+            cost = self._token_cost(drafter, len(context))
+            catch_up = self._catch_up(drafter, len(context))
         else:
             offer = drafter.propose(context, most, noise=noise)
             chances = candidate.chances(offer)
-            costs = [0.0] * len(chances)
-        gain, count = self._best(chances, costs, passes)
+            cost = catch_up = 0.0
+        gain, count = self._best(chances, cost, passes, catch_up=catch_up)
         may_probe = bool(chances) and candidate.rested >= candidate.rest
-        first = costs[0] + passes[2] - passes[1] if may_probe else math.inf
+        first = catch_up + cost + passes[2] - passes[1] if may_probe else math.inf
         return _Plan(gain, count, candidate, offer, first)
 
     def _best(
         self,
         chances: Sequence[float],
-        costs: Sequence[float],
+        cost: float,
         passes: list[float],
         *,
+        catch_up: float = 0.0,
         survived: float = 1.0,
         drafted: int = 0,
     ) -> tuple[float, int]:
@@ -243,23 +245,25 @@ class Controller:
 
         Args:
             chances: of the next tokens, each if all before it stay.
-            costs: seconds to draft each of them.
+            cost: seconds to draft each of them.
             passes: seconds of the verifying pass by width.
+            catch_up: seconds until the drafter has read what it sat out.
             survived: the probability that what is drafted already stays.
             drafted: how many tokens that is.
         """
         price = self._tokens / self._seconds
-        room = self._room(passes) - self._drafting + passes[1]
+        room = self._room(passes) - self._drafting - catch_up + passes[1]
+        once = price * catch_up / _CATCH_UP_ROUNDS
         here = passes[drafted + 1]
         best_gain, best_count, worth, spent = 0.0, 0, 0.0, 0.0
-        for count, (chance, cost) in enumerate(zip(chances, costs, strict=True), 1):
+        for count, chance in enumerate(chances, 1):
             survived *= chance
             worth += survived
             spent += cost
             verify = passes[drafted + count + 1]
             if spent + verify > room:
                 break
-            gain = worth - price * (spent + verify - here)
+            gain = worth - price * (spent + verify - here) - once
             if gain > best_gain:
                 best_gain, best_count = gain, count
         return best_gain, best_count
@@ -289,23 +293,23 @@ class Controller:
         drafter = candidate.drafter
         assert isinstance(drafter, ModelDrafter)
         self._read_on(drafter, len(context))
+        self._drafting += self._catch_up(drafter, len(context))
         proposal = Proposal([], [], drafter.name)
         survived, wanted = 1.0, plan.count
         while wanted:
             sequence = [*context, *proposal.tokens]
-            costs = self._token_costs(drafter, len(sequence), most - len(proposal.tokens))
+            cost = self._token_cost(drafter, len(sequence))
             part = drafter.propose_round(sequence, wanted, noise=noise)
             if not part.tokens:
                 break
             proposal.tokens.extend(part.tokens)
             proposal.laws.extend(part.laws)
             proposal.signals.extend(part.signals)
-            self._drafting += sum(costs[: len(part.tokens)])
+            self._drafting += len(part.tokens) * cost
             survived *= math.prod(candidate.chances(part))
-            costs = costs[len(part.tokens) :]
             _, wanted = self._best(
-                [candidate.acceptance] * len(costs),
-                costs,
+                [candidate.acceptance] * (most - len(proposal.tokens)),
+                cost,
                 passes,
                 survived=survived,
                 drafted=len(proposal.tokens),
@@ -321,18 +325,24 @@ class Controller:
                 model.open()
                 self._drafting += seconds
 
-    def _token_costs(self, drafter: ModelDrafter, depth: int, count: int) -> list[float]:
-        """Return the seconds of each of the next `count` tokens of a model."""
+    def _token_cost(self, drafter: ModelDrafter, depth: int) -> float:
+        """Return the seconds that a model takes to draft a token, once it has caught up."""
+        inner = drafter.level.drafter
+        if isinstance(inner, Controller):
+            return inner.token_seconds
+        return self._draft_widths[drafter.name].at(depth)[1]
+
+    def _catch_up(self, drafter: ModelDrafter, depth: int) -> float:
+        """Return the seconds that a model takes to read the tokens it sat out.
+
+        Its first look at the prompt does not count: that is prefill.
+        """
         level = drafter.level
-        widths = self._draft_widths[level.name]
-        passes = widths.at(depth)
-        inner = level.drafter
-        later = inner.token_seconds if isinstance(inner, Controller) else passes[1]
-        lag = max(depth - level.model.length, 1)
-        if not level.stats.passes:  # it reads the prompt first: that is prefill
-            lag = min(lag, depth - self._start + _READ_AT_ONCE)
-        behind = widths.seconds(lag, depth) - passes[1]
-        return [later + behind, *[later] * (count - 1)] if count > 0 else []
+        lag = depth - level.model.length
+        if not level.stats.passes:
+            lag = min(lag, depth - self._start + 1)
+        widths = self._draft_widths[drafter.name]
+        return widths.seconds(lag, depth) - widths.at(depth)[1] if lag > 1 else 0.0
 
 
 class _Widths:

@@ -151,7 +151,7 @@ def chosen_stack(rule: Rule, inner: Rule, sizes: Sizes) -> Make:
 
     def control(pass_cost: PassCost, *drafters: Drafter) -> Controller:
         candidates = [Candidate(each, Survival(Prior(1.0, 1.0, 1.0, 1.0))) for each in drafters]
-        return Controller(candidates, pass_cost=pass_cost, draft_costs={"level": _cheap})
+        return Controller(candidates, pass_cost=pass_cost, draft_costs={"draft": _cheap})
 
     def make(seed: int, _oracle: Oracle) -> Level:
         below = control(_cheap, CopyDrafter(seed + 2000, sizes.vocabulary))

@@ -180,6 +180,18 @@ def test_what_is_never_right_costs_at_most_what_may_be_owed(kind, slope, tokens)
     assert lost <= 1.5 + 0.01 * tokens + 1e-6
 
 
+@pytest.mark.parametrize("step", [0.05, 0.33])
+def test_a_draft_that_has_yet_to_read_the_prompt_is_used_at_once(step):
+    costs = {"verify": line(0.15), "step": line(0.2, first=step)}
+    controlled = control(draft(Scripted(lambda _: 0.9)), **costs)
+    level = level_over(Scripted(), controlled, watch=controlled.watch)
+    context = [i % 7 for i in range(300)]
+    level.model.length = 299
+    while len(context) < 350:
+        context += speculate(level, context, LONGEST, noise=Noise(0)).tokens
+    assert len(level.model.passes) < 30
+
+
 def test_it_turns_drafting_on_again_when_it_pays_again():
     costs = {"verify": line(0.13), "step": line(0.1, first=0.2)}
 
