@@ -121,7 +121,8 @@ def category_lines(categories: Mapping[str, Sequence[Ratio]]) -> list[list[str]]
     """Return the table of speed-ups over plain decoding, a row's own in each category."""
     if len(categories) < 2:
         return []
-    rows = [ratio.row for ratio in next(iter(categories.values()))]
+    # A row whose ids part from plain decoding's in all of a category has no ratio there.
+    rows = list(dict.fromkeys(ratio.row for ratios in categories.values() for ratio in ratios))
     lines = [["over plain, by category", *rows]]
     for category, ratios in categories.items():
         found = {ratio.row: number(ratio.total.median, 2) for ratio in ratios}
