@@ -12,6 +12,7 @@ from tiny_bundle import make_bundle
 from runtime import Engine
 from runtime.costs import CostTable, Line
 from runtime.kept_costs import keep_costs, read_costs
+from runtime.speculate import Verdict
 
 ASKED = {"max_tokens": 150, "ignore_eos": True}
 
@@ -65,15 +66,18 @@ def test_a_table_that_holds_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_every_pass_is_told_with_what_it_fed(tmp_path: Path) -> None:
     fed: dict[str, list[tuple[int, int]]] = {}
 
-    def watch(verdict) -> None:
+    def watch(verdict: Verdict) -> None:
         fed.setdefault(verdict.level, []).append((verdict.depth, verdict.width))
         assert 0 < verdict.verify_seconds < verdict.seconds
 
     with Engine.open(make_bundle(tmp_path / "bundle", distance=0.0), threads=1) as engine:
         engine.complete([0, 1, 2], max_tokens=6, ignore_eos=True, k=2, watch=watch)
+        first, fed = fed, {}
+        engine.complete([0, 1, 2], max_tokens=1, k=2, watch=watch)
     # The twin's proposals all stay; its pass after such a round feeds the bonus as well.
-    assert fed["target"] == [(0, 3), (3, 3), (6, 2)]
-    assert fed["draft"][:3] == [(0, 4), (4, 1), (5, 2)]
+    assert first["target"] == [(0, 3), (3, 3), (6, 2)]
+    assert first["draft"][:3] == [(0, 4), (4, 1), (5, 2)]
+    assert fed == {"target": [(2, 1)]}  # the prompt is known, but a law needs a token that is fed
 
 
 def test_a_closed_engine_lets_its_models_go(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """When the machine contradicts its cost table: after a while, and not for one slow moment."""
 
 import pytest
+from fakes import TableModel
 from test_costs import make_table
 
+from runtime.drafters import Proposal
 from runtime.drift import WINDOW, CostMonitor
+from runtime.speculate import Verdict
 
 
 def feed(monitor: CostMonitor, ratio: float, windows: float, *, name: str = "target") -> None:
@@ -63,3 +66,30 @@ def test_prompts_are_left_out() -> None:
     for _ in range(9 * WINDOW):
         monitor.observe("target", width=300, depth=0, seconds=1e3)
     assert not monitor.is_contradicted
+
+
+@pytest.mark.parametrize("has_even_widths", [True, False])
+def test_a_watch_compares_what_really_ran_and_passes_verdicts_on(has_even_widths: bool) -> None:
+    table = make_table(beta=0.5)
+    monitor = CostMonitor(table)
+    model = TableModel(0)
+    model.has_even_widths = has_even_widths
+    told: list[Verdict] = []
+    watch = monitor.watch_with({"target": model}, told.append)
+    run = 4 if has_even_widths else 3  # of three tokens
+    verdict = Verdict(
+        level="target",
+        start=10,
+        drafted=Proposal([], []),
+        p=[],
+        accepted=0,
+        emitted=[],
+        seconds=1.0,
+        depth=9,
+        width=3,
+        verify_seconds=table.seconds("target", width=run, depth=9),
+    )
+    for _ in range(WINDOW):
+        watch(verdict)
+    assert monitor.ratios["target"] == pytest.approx(1.0)
+    assert told == [verdict] * WINDOW

@@ -44,6 +44,8 @@ def test_every_field_of_the_key_has_a_table_of_its_own() -> None:
         other = CostKey(**{**vars(KEY), field: value + (1 if isinstance(value, int) else "x")})
         assert other.path != KEY.path, field
         assert read_costs(other) is None
+        other.path.write_bytes(KEY.path.read_bytes())  # a copied file tells what it is for
+        assert read_costs(other) is None
 
 
 @pytest.mark.parametrize(
@@ -87,10 +89,13 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
 
 def test_the_engine_measures_once_and_again_when_asked(tmp_path: Path) -> None:
     passes: list[int] = []
-    with Engine.open(make_bundle(tmp_path / "bundle")) as engine:
+    bundle = make_bundle(tmp_path / "bundle")
+    with Engine.open(bundle) as engine:
         first = engine.costs(on_pass=lambda: passes.append(1))
         measured = len(passes)
         assert measured > 0
+        assert engine.costs(on_pass=lambda: passes.append(1)) == first
+    with Engine.open(bundle) as engine:
         assert engine.costs(on_pass=lambda: passes.append(1)) == first
         assert len(passes) == measured
         assert engine.costs(refresh=True, on_pass=lambda: passes.append(1)) != first
