@@ -25,7 +25,7 @@ from .language import Language
 from .pair import check_width
 from .passes import VARIANTS, SpeedPasses, prepare
 from .passes.finish import finish
-from .passes.steady import steady_attention
+from .passes.steady import steady_attention, steady_experts
 from .passes.weights import place_weights
 from .plan import ModelPlan
 from .progress import Progress
@@ -177,6 +177,7 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
     with progress.stage(f"{name}: write float32", unit="bytes") as stage, writing(folder):
         lowered = graph.clone()
         steady_attention(lowered)
+        steady_experts(lowered)
         place_weights(lowered)
         finish(lowered, name=name)
         held = write_graph(lowered, folder / _GRAPH, f"{name}.weights", advance=stage.advance)

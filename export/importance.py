@@ -1,11 +1,13 @@
 """How much each input of a linear layer matters: its mean square over texts of our own.
 
-In: a PyTorch model and encoded texts. Out: by the weight's name, one number for each input feature.
+In: a PyTorch model and encoded texts. Out: by the weight's name, one number for each input feature
+(the experts of a layer share theirs).
 Rounding a weight costs what its input carries: with few hundred tokens of ordinary text these
 numbers halve the distance of an int4 model from its float one (measured on a 135M Llama).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,31 +24,44 @@ _LEAST = 1e-3  # of the mean: an input that these texts never use may matter in 
 
 def measure_importance(model: PreTrainedModel, texts: Sequence[Sequence[int]]) -> Importance:
     """Run `model` over `texts` and return what every linear layer's inputs carried."""
-    sums: dict[nn.Module, torch.Tensor] = {}
-    hooks = [
-        module.register_forward_pre_hook(_adder(sums))
-        for module in model.modules()
-        if isinstance(module, nn.Linear | Conv1D)
-    ]
-    try:
-        with torch.no_grad():
-            for text in texts:
-                model(input_ids=torch.tensor([list(text)]), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    carried = {id(module.weight): _normalised(total) for module, total in sums.items()}
+    sums: dict[nn.Parameter, torch.Tensor] = {}
+    with ExitStack() as watching, torch.no_grad():
+        for module in model.modules():
+            watching.enter_context(_watched(module, sums))
+        for text in texts:
+            model(input_ids=torch.tensor([list(text)]), use_cache=False)
+    carried = {id(weight): _normalised(total) for weight, total in sums.items()}
     names = model.named_parameters(remove_duplicate=False)
     return {name: carried[id(weight)] for name, weight in names if id(weight) in carried}
 
 
-def _adder(sums: dict[nn.Module, torch.Tensor]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def add(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        rows = inputs[0].reshape(-1, inputs[0].shape[-1])
-        total = rows.square().sum(0)
-        sums[module] = sums[module] + total if module in sums else total
+@contextmanager
+def _watched(module: Any, sums: dict[nn.Parameter, torch.Tensor]) -> Iterator[None]:
+    """Add up what goes into the weights that `module` itself holds."""
 
-    return add
+    def add(weight: nn.Parameter, given: torch.Tensor) -> None:
+        total = given.reshape(-1, given.shape[-1]).square().sum(0)
+        sums[weight] = sums[weight] + total if weight in sums else total
+
+    if isinstance(module, nn.Linear | Conv1D):
+        hook = module.register_forward_pre_hook(lambda m, given: add(m.weight, given[0]))
+        yield
+        hook.remove()
+    elif hasattr(module, "gate_up_proj") and hasattr(module, "_apply_gate"):
+        apply_gate = module._apply_gate
+
+        def note(gate_up: torch.Tensor) -> torch.Tensor:
+            gated: torch.Tensor = apply_gate(gate_up)
+            add(module.down_proj, gated)
+            return gated
+
+        hook = module.register_forward_pre_hook(lambda m, given: add(m.gate_up_proj, given[0]))
+        module._apply_gate = note
+        yield
+        hook.remove()
+        del module._apply_gate
+    else:
+        yield
 
 
 def _normalised(total: torch.Tensor) -> NDArray[np.float32]:

@@ -1,11 +1,14 @@
-"""Store linear layers and the token embedding in int4 or int8 blocks.
+"""Store linear layers, experts and the token embedding in int4 or int8 blocks.
 
 Requires: linear layers in their one form (`passes/linear.py`). Ensures: each is a MatMulNBits with
 accuracy level 4 (activations in int8, one scale per block and row, so a row's result does not
-depend on other rows); the token embedding is a GatherBlockQuantized; one table that serves as
-both embedding and head is stored once. Source: ONNX Runtime contrib operators of these names.
+depend on other rows); a layer's experts are a QMoE, and the small layer that chooses among them
+stays as it is; the token embedding is a GatherBlockQuantized; one table that serves as both
+embedding and head is stored once.
+Source: ONNX Runtime contrib operators of these names.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from .blocks import Blocks, quantize_matrix
 from .importance import Importance
+from .passes import experts
 from .passes.linear import Linear, find_linears
 from .passes.pattern import (
     add_weight,
@@ -29,6 +33,7 @@ from .passes.pattern import (
 from .passes.tidy import tidy
 
 ACCURACY_LEVEL = 4
+_STEADY_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Storage:
     @property
     def is_steady(self) -> bool:
         """Whether CPU kernels give a row the same bits whatever rows come with it (measured)."""
-        return self.block_size <= 32
+        return self.block_size <= _STEADY_BLOCK
 
 
 _FINER = frozenset({"contracting", "head"})
@@ -79,11 +84,14 @@ class _Table:
         self._importance = importance.get(source_name(weight.name))
         self.bits = bits
         self._block_size = block_size
-        self.rows, self.columns = (int(n) for n in self._content.shape.numpy())
+        *self._rows, self.columns = (int(n) for n in self._content.shape.numpy())
         self.blocks = -(-self.columns // block_size)
         name = weight.name or "weight"
         self.name = name
-        self.packed = self._add(graph, "packed", np.uint8, (self.blocks, block_size * bits // 8))
+        width = block_size * bits // 8
+        is_flat = len(self._rows) > 1  # as the op for experts reads it
+        packed = (self.blocks * width,) if is_flat else (self.blocks, width)
+        self.packed = self._add(graph, "packed", np.uint8, packed)
         self.scales = self._add(graph, "scales", np.float32, (self.blocks,))
         self.zeros = None
         if bits == 4:
@@ -91,12 +99,18 @@ class _Table:
         self._made: Blocks | None = None
         self._unread = {"packed", "scales"} | ({"zeros"} if bits == 4 else set())
 
+    @property
+    def rows(self) -> int:
+        """The number of rows, over all experts."""
+        return math.prod(self._rows)
+
     def _add(self, graph: ir.Graph, part: str, dtype: type, width: tuple[int, ...]) -> ir.Value:
         name = derived_name(self.name, part)
+        shape = (*self._rows, *width)
         lazy = ir.LazyTensor(
-            lambda: as_tensor(self._part(part), name),
+            lambda: as_tensor(self._part(part).reshape(shape), name),
             dtype=ir.DataType.from_numpy(np.dtype(dtype)),
-            shape=ir.Shape((self.rows, *width)),
+            shape=ir.Shape(shape),
             name=name,
         )
         return add_weight(graph, name, lazy)
@@ -105,6 +119,7 @@ class _Table:
         # Parts are written one after the other: quantise once, let go after the last.
         if self._made is None:
             weight = self._content.numpy().astype(np.float32, copy=False)
+            weight = weight.reshape(self.rows, self.columns)
             self._made = quantize_matrix(
                 weight,
                 bits=self.bits,
@@ -137,10 +152,14 @@ def quantize_model(
         return tables[weight]
 
     changed = 0
-    linears = list(find_linears(graph))
+    choosing = _find_choosing(graph)
+    linears = [linear for linear in find_linears(graph) if linear.product not in choosing]
     for linear in linears:
         _replace_linear(linear, table_of(linear.weight, _kind(linear, linears)), block_size)
         changed += 1
+    for node in list(graph):
+        if node.op_type == experts.OP:
+            changed += _replace_experts(graph, node, bits, block_size, importance or {})
     ids = next(value for value in graph.inputs if value.name == "input_ids")
     for node in list(graph):
         if node.op_type == "Gather" and node.inputs[1] is ids and is_weight(node.inputs[0], rank=2):
@@ -161,6 +180,24 @@ def _kind(linear: Linear, linears: Sequence[Linear]) -> str:
     return "contracting" if columns >= 2 * rows else ""
 
 
+def _find_choosing(graph: ir.Graph) -> set[ir.Node]:
+    """Return the products whose results are ranked: a wrong choice costs more than a wrong sum."""
+    found: set[ir.Node] = set()
+    values = [node.inputs[0] for node in graph if node.op_type == "TopK"]
+    seen: set[ir.Value] = set()
+    while values:
+        value = values.pop()
+        node = value.producer() if value is not None and value not in seen else None
+        if value is None or node is None:
+            continue
+        seen.add(value)
+        if node.op_type == "MatMul":
+            found.add(node)
+        else:
+            values.extend(node.inputs)
+    return found
+
+
 def _replace_linear(linear: Linear, table: _Table, block_size: int) -> None:
     product = insert_node(
         linear.last,
@@ -177,6 +214,48 @@ def _replace_linear(linear: Linear, table: _Table, block_size: int) -> None:
         like=linear.output,
     )
     replace_value(linear.output, product.outputs[0])
+
+
+def _replace_experts(
+    graph: ir.Graph, node: ir.Node, bits: int, block_size: int, importance: Importance
+) -> bool:
+    """Quantise the experts of one layer, unless their widths are no multiple of a block.
+
+    Blocks stay within what CPU kernels round alike in any company: how many rows an expert gets is
+    not for us to choose.
+    """
+    hidden, scores, up, up_bias, down, down_bias = (*node.inputs, None)[:6]
+    assert up is not None
+    assert down is not None
+    block_size = min(block_size, _STEADY_BLOCK)
+    if any(value.shape is None or value.shape[2] % block_size for value in (up, down)):
+        return False
+    first, second = (
+        _Table(graph, value, bits=bits, block_size=block_size, importance=importance)
+        for value in (up, down)
+    )
+    mixed = insert_node(
+        node,
+        "QMoE",
+        [
+            *(hidden, scores),
+            *(first.packed, first.scales, up_bias),
+            *(second.packed, second.scales, down_bias),
+            *(None, None, None),
+            *(first.zeros, second.zeros),
+        ],
+        {
+            **{name: attribute.value for name, attribute in node.attributes.items()},
+            "expert_weight_bits": bits,
+            "block_size": block_size,
+            "accuracy_level": ACCURACY_LEVEL,
+            "weights_prepacked": 0,
+        },
+        domain="com.microsoft",
+        like=node.outputs[0],
+    )
+    replace_value(node.outputs[0], mixed.outputs[0])
+    return True
 
 
 def _replace_gather(graph: ir.Graph, gather: ir.Node, table: _Table, block_size: int) -> None:

@@ -21,6 +21,7 @@ from runtime.manifest import CacheLayout
 from .attention import Flavour, LayerNeeds
 from .attention.observe import observe_layers
 from .errors import UnsupportedModelError, first_line
+from .experts import experts_swapped
 from .quiet import quiet_exporter
 from .source_model import output_head
 
@@ -128,7 +129,7 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
         named("rows"),
         [named(first, layout.kv_heads, "capacity", layout.head_dim)] * len(past),
     )
-    with quiet_exporter(), torch.no_grad():
+    with quiet_exporter(), torch.no_grad(), experts_swapped(wrapper.model):
         try:
             program = torch.onnx.export(
                 wrapper,

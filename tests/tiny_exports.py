@@ -32,6 +32,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},  # biases, one matrix for embedding and head
     "gpt2": {},  # learned positions, weights turned, layer norms
     "gpt_neox": {},  # part of each head rotates
+    "mixtral": {"num_local_experts": 4, "tie_word_embeddings": False},  # experts
+    # experts with biases, a clipped gate; attention with biases, sinks and mixed windows
+    "gpt_oss": {"num_local_experts": 4, "sliding_window": 16, "head_dim": 16},
 }
 
 

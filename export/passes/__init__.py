@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from .experts import lower_experts
 from .layout import cancel_layout
 from .linear import unify_linears
 from .norm import fuse_norms
@@ -46,6 +47,7 @@ def prepare(model: ir.Model, *, context: int, speed: SpeedPasses) -> dict[str, i
     changes = {
         "simplify": simplify(model),
         "linears": unify_linears(model),
+        "experts": lower_experts(model),
         "norms": fuse_norms(model),
         "tidy": tidy(model),
     }

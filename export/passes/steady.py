@@ -2,7 +2,8 @@
 
 Requires: attention ops that read q, k and v from `[1, S, width]` values and the lengths from the
 graph's inputs. Ensures: each op gets one scratch row behind the new tokens' and lengths that count
-it; the row is cut from its output, and the caches need one position beyond the last token.
+it; the row is cut from its output, and the caches need one position beyond the last token. Experts
+in float get every row twice (those in int4 or int8 need no help in blocks of up to 32).
 
 Why: on CPUs the op takes another path for a single row than for several, and their last bits
 differ. Activations in int8 turn a last bit into a step of 1/127, and thirty layers make that a
@@ -14,6 +15,7 @@ the linear layers do (int4 and int8 in blocks of 32, float32).
 import numpy as np
 import onnx_ir as ir
 
+from . import experts
 from .pattern import add_weight, as_tensor, insert_node
 
 _ROWS = slice(0, 3)  # q, k, v; packed ones come as the first
@@ -45,6 +47,23 @@ def steady_attention(model: ir.Model) -> int:
         for index in _LENGTHS:
             node.replace_input_with(index, lengths[index].outputs[0])
         _cut_row(graph, node, cut)
+    return len(ops)
+
+
+def steady_experts(model: ir.Model) -> int:
+    """Feed float experts every row twice, in place: none sees a single one; return how many."""
+    ops = [node for node in model.graph if node.op_type == experts.OP]
+    for node in ops:
+        for index, value in enumerate(node.inputs[:2]):
+            twice = insert_node(node, "Concat", [value, value], {"axis": 0})
+            node.replace_input_with(index, twice.outputs[0])
+        mixed = node.outputs[0]
+        halves = ir.node("Split", [mixed], {"axis": 0, "num_outputs": 2}, num_outputs=2)
+        halves.outputs[0].type, halves.outputs[0].shape = mixed.type, mixed.shape
+        mixed.shape = None
+        ir.convenience.replace_all_uses_with(mixed, halves.outputs[0])
+        halves.replace_input_with(0, mixed)
+        model.graph.insert_after(node, halves)
     return len(ops)
 
 
