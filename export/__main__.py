@@ -17,13 +17,20 @@ from typing import NoReturn
 from runtime.errors import ForerunError
 
 from .errors import PlanError
-from .plan import BLOCK_SIZES, DEFAULT_PRECISION, ModelPlan, make_add_plan, make_plan
+from .plan import (
+    BLOCK_SIZES,
+    DEFAULT_FLAVOUR,
+    DEFAULT_PRECISION,
+    ModelPlan,
+    make_add_plan,
+    make_plan,
+)
 from .progress import Progress
 from .report import Report, render_report
 from .stages import remove_drafts
 
 INTERRUPTED = 130
-_MODEL_OPTIONS = {"precision", "block_size", "context"}
+_MODEL_OPTIONS = {"precision", "block_size", "context", "flavour"}
 # What is done, by the option that asks for it, and the options that go with it.
 _FITTING = {
     "target": _MODEL_OPTIONS | {"draft", "draft_precision", "overwrite"},
@@ -98,6 +105,12 @@ def _make_parser() -> argparse.ArgumentParser:
         help=f"weights that share a scale: {', '.join(map(str, BLOCK_SIZES))} "
         "(default: the larger of 128 and 32 that is faithful enough)",
     )
+    parser.add_argument(
+        "--flavour",
+        metavar="F",
+        help="fused (default, for CPU and CUDA), portable (standard ops: TensorRT, batches) or "
+        "trees (the same, the attention mask an input)",
+    )
     parser.add_argument("--context", type=int, metavar="N", help="cap the context at N tokens")
     parser.add_argument("--overwrite", action="store_true", help="replace the bundle at DIR")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -110,6 +123,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
     if options.remove_draft is not None:
         return remove_drafts(options.output, options.remove_draft, progress=progress)
     precision = DEFAULT_PRECISION if options.precision is None else options.precision
+    flavour = DEFAULT_FLAVOUR if options.flavour is None else options.flavour
     if options.add_draft is None:
         plan = make_plan(
             target=options.target,
@@ -119,6 +133,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
             draft_precision=options.draft_precision,
             block_size=options.block_size,
             context=options.context,
+            flavour=flavour,
             overwrite=options.overwrite,
         )
         _stay_offline(plan.models)
@@ -132,6 +147,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
         precision=precision,
         block_size=options.block_size,
         context=options.context,
+        flavour=flavour,
     )
     _stay_offline(addition.models)
     from .pipeline import add_drafts

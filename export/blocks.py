@@ -39,8 +39,12 @@ def quantize_matrix(
     bits: int,
     block_size: int,
     importance: NDArray[np.float32] | None = None,
+    is_symmetric: bool = False,
 ) -> Blocks:
-    """Quantise `weight` `[N, K]`; `importance` `[K]` says what an error in a column costs."""
+    """Quantise `weight` `[N, K]`; `importance` `[K]` says what an error in a column costs.
+
+    With `is_symmetric` int4 blocks have no zero point either, as int8 ones never have.
+    """
     rows, columns = weight.shape
     blocks = -(-columns // block_size)
     matters = np.ones(columns, np.float32) if importance is None else importance
@@ -57,7 +61,7 @@ def quantize_matrix(
         part = part.reshape(-1, block_size)
         count = len(part) // blocks
         cost = costs.expand(count, -1, -1).reshape(-1, block_size)
-        codes, scale, zero = _quantize_blocks(part, cost, bits)
+        codes, scale, zero = _quantize_blocks(part, cost, bits, is_symmetric=is_symmetric)
         stop = start + len(weight[start : start + step])
         packed[start:stop] = _pack(codes, bits).reshape(-1, blocks, block_size * bits // 8)
         scales[start:stop] = scale.reshape(-1, blocks).numpy()
@@ -66,10 +70,8 @@ def quantize_matrix(
     with _one_thread_an_operation(), ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(quantize_rows, range(0, rows, step)):
             pass
-    symmetric = bits == 8
-    return Blocks(
-        packed, scales, None if symmetric else _pack_zeros(zeros), bits, block_size, columns
-    )
+    zero_points = None if is_symmetric or bits == 8 else _pack_zeros(zeros)
+    return Blocks(packed, scales, zero_points, bits, block_size, columns)
 
 
 @contextmanager
@@ -87,7 +89,7 @@ def _one_thread_an_operation() -> Iterator[None]:
 
 
 def _quantize_blocks(
-    part: torch.Tensor, cost: torch.Tensor, bits: int
+    part: torch.Tensor, cost: torch.Tensor, bits: int, *, is_symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return codes, scales and zero points (`[B, block]`, `[B, 1]`, `[B, 1]`) of `[B, block]`."""
     if bits == 8:
@@ -96,6 +98,9 @@ def _quantize_blocks(
         return _round(part, scale, zero, 255), scale, zero
     low = part.amin(1, keepdim=True).clamp(max=0)
     high = part.amax(1, keepdim=True).clamp(min=0)
+    if is_symmetric:  # as wide on both sides of the zero point, 8
+        high = torch.maximum(high, -low * (7 / 8))
+        low = -high * (8 / 7)
     best: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     for shrink in _SHRINKS:
         scale = (high - low) * (shrink / 15)

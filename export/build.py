@@ -15,15 +15,18 @@ import onnx_ir as ir
 from runtime.manifest import ModelEntry
 
 from . import parity
+from .attention import Flavour
 from .attention.fused import FUSED
+from .attention.portable import PORTABLE, TREES
 from .bundle import Staging, writing
 from .checkpoint import Checkpoint
+from .dequantize import dequantize_model
 from .errors import ParityError
 from .halve import halve_model
 from .importance import Importance, measure_importance
 from .language import Language
 from .pair import check_width
-from .passes import VARIANTS, SpeedPasses, prepare
+from .passes import STANDARD_VARIANTS, VARIANTS, SpeedPasses, prepare, prepare_standard
 from .passes.finish import finish
 from .passes.steady import steady_attention, steady_experts
 from .passes.weights import place_weights
@@ -37,6 +40,7 @@ from .weightfile import read_weights_from, write_graph
 
 FINE_KL = 0.2  # nats per token; int4 farther from the float graph is stored more finely
 _GRAPH = "model.onnx"
+FLAVOURS: dict[str, Flavour] = {flavour.name: flavour for flavour in (FUSED, PORTABLE, TREES)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,11 @@ class _Job:
         """Where the float graph goes: into the bundle, or to where it is removed again."""
         return self.plan.name if self.plan.precision == "float32" else f"{self.plan.name}.float32"
 
+    @property
+    def is_standard(self) -> bool:
+        """Whether the graph may hold standard ops alone."""
+        return FLAVOURS[self.plan.flavour].is_standard
+
 
 def build_model(
     plan: ModelPlan,
@@ -101,7 +110,9 @@ def build_model(
         found = parity.compare_blocks(made.path, made.entry, made.reference, ())
         figures = parity.as_figures(error=gate.error, block_error=found.error)
         return Built(entry=replace(made.entry, parity=figures), notes=made.notes)
-    ladder = make_ladder(plan.precision, plan.block_size) if plan.is_quantised else (None,)
+    ladder: Sequence[Storage | None] = (None,)
+    if plan.is_quantised:
+        ladder = make_ladder(plan.precision, plan.block_size, is_standard=job.is_standard)
     for storage in ladder:
         entry = _write_precision(job, made, storage)
         with progress.stage(f"{plan.name}: check {plan.precision}"):
@@ -139,14 +150,15 @@ def _words(storage: Storage | None) -> str:
 
 def _make_float(job: _Job) -> tuple[_FloatGraph, parity.Passed]:
     """Write the float graph with as many speed passes as parity allows."""
-    for speed in VARIANTS:
+    variants = STANDARD_VARIANTS if job.is_standard else VARIANTS
+    for speed in variants:
         made = _write_float(job, speed)
         gc.collect()  # the checkpoint's memory goes before the session's comes
         try:
             with job.progress.stage(f"{job.plan.name}: check float32"):
                 gate = parity.check_float(made.path, made.entry, made.reference, job.prompts)
         except ParityError:
-            if speed == VARIANTS[-1]:
+            if speed == variants[-1]:
                 raise
             job.staging.remove_folder(job.float_folder)
             continue
@@ -162,10 +174,12 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
         reference = parity.make_reference(source.model, vocabulary=job.language.vocabulary)
         importance = _weigh_inputs(job, source)
     with progress.stage(f"{name}: trace"):
-        traced = trace(source.model, FUSED)
+        traced = trace(source.model, FLAVOURS[job.plan.flavour])
         entry = _entry(job, source, traced)
         graph = traced.graph
-        prepare(graph, context=source.context, speed=speed)
+        (prepare_standard if job.is_standard else prepare)(
+            graph, context=source.context, speed=speed
+        )
     check_width(
         job.language,
         name=name,
@@ -211,8 +225,7 @@ def _write_precision(job: _Job, made: _FloatGraph, storage: Storage | None) -> M
         if storage is not None:
             if storage.is_steady:
                 steady_attention(graph)
-            bits = 4 if plan.precision == "int4" else 8
-            quantize_model(graph, bits=bits, storage=storage, importance=made.importance)
+            _quantize(job, graph, storage, made.importance)
         else:
             place_weights(graph)
             halve_model(graph)
@@ -221,13 +234,21 @@ def _write_precision(job: _Job, made: _FloatGraph, storage: Storage | None) -> M
     return entry
 
 
+def _quantize(job: _Job, graph: ir.Model, storage: Storage, importance: Importance | None) -> None:
+    if job.is_standard:
+        dequantize_model(graph, block_size=storage.block_size, importance=importance)
+    else:
+        bits = 4 if job.plan.precision == "int4" else 8
+        quantize_model(graph, bits=bits, storage=storage, importance=importance)
+
+
 def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
     plan = job.plan
     return ModelEntry(
         name=plan.name,
         role=plan.role,
         graph=f"{plan.name}/{_GRAPH}",
-        flavour=FUSED.name,
+        flavour=plan.flavour,
         precision="float32",
         architecture=source.architecture,
         logits=traced.logits,

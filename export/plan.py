@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.manifest import PRECISIONS
+from runtime.manifest import FLAVOURS, PRECISIONS
 
 from .errors import PlanError
 
 DEFAULT_PRECISION = "int4"
+DEFAULT_FLAVOUR = "fused"
 BLOCK_SIZES = (16, 32, 64, 128, 256)
+LARGEST_STANDARD_BLOCK = 128  # of int4 weights, as TensorRT takes them
 SHORTEST_CONTEXT = 64  # the parity gate needs so many tokens
 # The runtime knows these by other means.
 TAKEN_NAMES = ("target", "suffix", "lookup")
@@ -29,7 +31,8 @@ _NO_KERNELS = {
 class ModelPlan:
     """One model of the bundle: `name` is its sub-folder, `reference` the checkpoint's name.
 
-    Without a `block_size` the coarsest that is faithful enough is found by measuring.
+    Without a `block_size` the coarsest that is faithful enough is found by measuring. `flavour` is
+    one of `runtime.manifest.FLAVOURS`.
     """
 
     name: str
@@ -38,6 +41,7 @@ class ModelPlan:
     precision: str
     block_size: int | None
     context: int | None
+    flavour: str = DEFAULT_FLAVOUR
 
     @property
     def is_quantised(self) -> bool:
@@ -71,6 +75,7 @@ def make_plan(
     draft_precision: str | None = None,
     block_size: int | None = None,
     context: int | None = None,
+    flavour: str = DEFAULT_FLAVOUR,
     overwrite: bool = False,
 ) -> Plan:
     """Check the options and return the plan.
@@ -83,6 +88,8 @@ def make_plan(
         raise PlanError("--draft-precision is given, but no --draft")
     _check_references("--target", [target])
     _check_references("--draft", drafts)
+    _check_flavour(flavour, precision, block_size)
+    _check_flavour(flavour, draft_precision or precision, block_size)
     models = [
         ModelPlan(
             name=draft_name(place) if place else "target",
@@ -91,6 +98,7 @@ def make_plan(
             precision=(draft_precision or precision) if place else precision,
             block_size=block_size,
             context=context,
+            flavour=flavour,
         )
         for place, reference in enumerate((target, *drafts))
     ]
@@ -105,12 +113,14 @@ def make_add_plan(
     precision: str = DEFAULT_PRECISION,
     block_size: int | None = None,
     context: int | None = None,
+    flavour: str = DEFAULT_FLAVOUR,
 ) -> AddPlan:
     """Check the options for drafts that join the bundle at `output` and return the plan.
 
     Raises PlanError that names the option.
     """
     _check_common(precision, block_size, context)
+    _check_flavour(flavour, precision, block_size)
     _check_references("--add-draft", drafts)
     if name is not None and len(drafts) > 1:
         raise PlanError(f"--name names one draft, but {len(drafts)} are added: add them one by one")
@@ -124,6 +134,7 @@ def make_add_plan(
             precision=precision,
             block_size=block_size,
             context=context,
+            flavour=flavour,
         )
         for reference in drafts
     )
@@ -159,6 +170,23 @@ def _check_references(option: str, references: Sequence[str]) -> None:
     for reference in references:
         if not reference.strip():
             raise PlanError(f"{option} is empty: name a recipe, a folder, a GGUF file or a hub id")
+
+
+def _check_flavour(flavour: str, precision: str, block_size: int | None) -> None:
+    if flavour not in FLAVOURS:
+        raise PlanError(f"--flavour must be one of {', '.join(FLAVOURS)}, but is {flavour!r}")
+    if flavour == "fused":
+        return
+    if precision == "int8":
+        raise PlanError(
+            f"--precision int8 needs --flavour fused: TensorRT, which --flavour {flavour} is for, "
+            "reads no blocks of int8; choose int4, float16 or float32"
+        )
+    if block_size is not None and block_size > LARGEST_STANDARD_BLOCK:
+        raise PlanError(
+            f"--block-size must be at most {LARGEST_STANDARD_BLOCK} with --flavour {flavour}, but "
+            f"is {block_size}"
+        )
 
 
 def _check_precision(option: str, precision: str) -> None:

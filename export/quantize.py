@@ -58,8 +58,16 @@ _FINER = frozenset({"contracting", "head"})
 INT4_LADDER = (Storage(128), Storage(32), Storage(32, _FINER))
 
 
-def make_ladder(precision: str, block_size: int | None) -> tuple[Storage, ...]:
+# TensorRT reads int4 in these blocks, and no blocks of int8.
+STANDARD_LADDER = (Storage(128), Storage(64))
+
+
+def make_ladder(
+    precision: str, block_size: int | None, *, is_standard: bool = False
+) -> tuple[Storage, ...]:
     """Return the storages to try in turn, for a block size that the user named or `None`."""
+    if is_standard:
+        return STANDARD_LADDER if block_size is None else (Storage(block_size),)
     if precision == "int8":
         return (Storage(block_size or 32),)
     if block_size is None:

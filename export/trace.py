@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from runtime.manifest import CacheLayout
 
+from . import experts
 from .attention import Flavour, LayerNeeds
 from .attention.observe import observe_layers
 from .errors import UnsupportedModelError, first_line
-from .experts import experts_swapped
 from .quiet import quiet_exporter
 from .source_model import output_head
 
@@ -72,13 +72,14 @@ def trace(model: PreTrainedModel, flavour: Flavour) -> Traced:
     _check_seams(model)
     with _rotary_frozen(model):
         needs = observe_layers(model)
+        _check_needs(needs, flavour)
         layout = cache_layout(needs)
         program = _export(_Wrapper(model, needs, flavour).eval(), layout)
     graph = program.model
     width = graph.graph.outputs[0].shape[2] if graph.graph.outputs[0].shape else None
     if not isinstance(width, int):
         raise UnsupportedModelError(f"the width of the logits is not fixed (it is {width})")
-    _check_attention_count(graph, layout, flavour)
+    _check_ops(graph, layout, flavour)
     return Traced(graph=graph, layout=layout, logits=width)
 
 
@@ -113,7 +114,7 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
     ]
     arguments = (
         torch.zeros(batch, _EXAMPLE_NEW, dtype=torch.int64),
-        flavour.make_places(batch, _EXAMPLE_PAST, _EXAMPLE_NEW),
+        flavour.make_places(batch, _EXAMPLE_PAST, _EXAMPLE_NEW, _EXAMPLE_CAPACITY),
         torch.tensor([1, 2, 3]),
         past,
     )
@@ -129,7 +130,7 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
         named("rows"),
         [named(first, layout.kv_heads, "capacity", layout.head_dim)] * len(past),
     )
-    with quiet_exporter(), torch.no_grad(), experts_swapped(wrapper.model):
+    with quiet_exporter(), torch.no_grad(), experts.experts_swapped(wrapper.model):
         try:
             program = torch.onnx.export(
                 wrapper,
@@ -211,7 +212,20 @@ def _check_seams(model: PreTrainedModel) -> None:
         )
 
 
-def _check_attention_count(graph: ir.Model, layout: CacheLayout, flavour: Flavour) -> None:
+def _check_needs(needs: Sequence[LayerNeeds], flavour: Flavour) -> None:
+    if flavour.is_standard and any(layer.sinks for layer in needs):
+        raise UnsupportedModelError(
+            f"the model's attention has sinks (a learned logit per head in the softmax), which the "
+            f"{flavour.name} flavour's standard op has not: choose --flavour fused"
+        )
+
+
+def _check_ops(graph: ir.Model, layout: CacheLayout, flavour: Flavour) -> None:
+    if flavour.is_standard and any(node.op_type == experts.OP for node in graph.graph):
+        raise UnsupportedModelError(
+            "the model has a mixture of experts, which is one op of ONNX Runtime's own; the "
+            f"{flavour.name} flavour holds standard ops alone: choose --flavour fused"
+        )
     found = sum(node.op_type == flavour.op for node in graph.graph)
     if found != layout.layers:
         raise UnsupportedModelError(

@@ -64,12 +64,14 @@ def _write(
 ) -> ir.ExternalTensor:
     file.write(b"\0" * (-file.tell() % _PAGE))
     offset = file.tell()
-    array = np.ascontiguousarray(tensor.numpy())
-    file.write(array.data.cast("B"))
+    if tensor.dtype.bitwidth < 8:  # arrays hold such numbers in a byte each
+        file.write(tensor.tobytes())
+    else:
+        file.write(np.ascontiguousarray(tensor.numpy()).data.cast("B"))
     return ir.ExternalTensor(
         location,
         offset,
-        array.nbytes,
+        tensor.nbytes,
         tensor.dtype,
         shape=as_shape(tensor),
         name=name,

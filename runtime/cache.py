@@ -1,10 +1,10 @@
 """The key-value cache of one model: in-place tensors, and which tokens they hold.
 
 In: a session and the manifest's cache layout. Out: `Cache`, whose tensors are bound as past and as
-present at once. Rolling back is a host integer: what lies beyond the length is never read.
+present at once. Rolling back is a host integer: what lies beyond the length is never looked at.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 import numpy as np
@@ -13,26 +13,68 @@ from .errors import CapacityError
 from .manifest import CacheLayout
 from .session import Session, Tensor
 
-_FIRST_CAPACITY = 256
-_SCRATCH = 1  # a graph may write one position beyond its tokens, which nothing reads
+FIRST_CAPACITY = 256
+SCRATCH = 1  # a graph may write one position beyond its tokens, which nothing reads
+
+
+def doubled(columns: int) -> int:
+    """Return the first doubling of the first capacity that holds so many columns.
+
+    For kernels whose time depends on how full a cache is, and not on how large.
+    """
+    capacity = FIRST_CAPACITY
+    while capacity < columns:
+        capacity *= 2
+    return capacity
+
+
+def stepped(columns: int) -> int:
+    """Return the first capacity that holds so many columns, of four between each two doublings.
+
+    For kernels that read the whole capacity: at most a fifth of it is in vain, and few shapes come.
+    """
+    if columns <= FIRST_CAPACITY:
+        return FIRST_CAPACITY
+    step = 1 << ((columns - 1).bit_length() - 3)
+    return -(-columns // step) * step
 
 
 class Cache:
     """Keys and values of the tokens that a model has been fed.
 
-    Every layer holds a key and a value tensor `[1, kv_heads, capacity, head_dim]`. The capacity
-    doubles when it is used up, at most to `context` and a scratch position; `generation` counts
-    these moves, so that whoever bound the old tensors knows to bind the new ones.
+    Every layer holds a key and a value tensor `[sequences, kv_heads, capacity, head_dim]`. They
+    move to larger ones when the capacity is used up; `generation` counts these moves, so that
+    whoever bound the old tensors knows to bind the new ones.
+
+    Args:
+        session: where the tensors lie.
+        layout: their shape, as the manifest says it.
+        context: the most tokens that a sequence may have.
+        sequences: how many sequences there are.
+        grow: from the columns that are needed to the capacity to take.
+
+    Attributes:
+        sequences: the tokens that each sequence holds.
+        capacity: columns of each tensor, one a token.
     """
 
-    def __init__(self, session: Session, layout: CacheLayout, *, context: int) -> None:
+    def __init__(
+        self,
+        session: Session,
+        layout: CacheLayout,
+        *,
+        context: int,
+        sequences: int = 1,
+        grow: Callable[[int], int] = doubled,
+    ) -> None:
         self._session = session
         self._layout = layout
-        self._context = context
-        self.capacity = min(_FIRST_CAPACITY, context + _SCRATCH)
+        self._grow = grow
+        self.context = context
+        self.sequences: list[list[int]] = [[] for _ in range(sequences)]
         self.generation = 0
-        self.tokens: list[int] = []
-        shape = (1, layout.kv_heads, self.capacity, layout.head_dim)
+        self.capacity = self._fitting(1)
+        shape = (sequences, layout.kv_heads, self.capacity, layout.head_dim)
         dtype = np.dtype(layout.dtype)
         self._tensors = {
             f"{layer}.{part}": session.allocate(shape, dtype)
@@ -41,53 +83,67 @@ class Cache:
         }
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        """Return how many tokens the longest sequence holds."""
+        return max(map(len, self.sequences))
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the first sequence; most caches hold no other."""
+        return self.sequences[0]
 
     @property
     def bytes(self) -> int:
         """Memory that the cache takes now, in bytes."""
         layout = self._layout
-        size = layout.kv_heads * self.capacity * layout.head_dim * np.dtype(layout.dtype).itemsize
-        return len(self._tensors) * size
+        column = layout.kv_heads * layout.head_dim * np.dtype(layout.dtype).itemsize
+        return len(self._tensors) * len(self.sequences) * self.capacity * column
 
     def named(self, side: str) -> dict[str, Tensor]:
         """Return the tensors by the graph's names, `side` being `past` or `present`."""
         return {f"{side}.{name}": tensor for name, tensor in self._tensors.items()}
 
-    def reserve(self, length: int) -> None:
-        """Make room for `length` tokens in all.
+    def reserve(self, length: int, *, idle: int = SCRATCH) -> None:
+        """Make room for `length` tokens of each sequence and `idle` columns behind them.
 
         Raises:
             CapacityError: `length` exceeds the model's context.
         """
-        if length > self._context:
+        if length > self.context:
             raise CapacityError(
-                f"the model's context holds {self._context} tokens, but {length} were to be fed"
+                f"the model's context holds {self.context} tokens, but {length} were to be fed"
             )
-        if length + _SCRATCH <= self.capacity:
-            return
-        capacity = self.capacity
-        while capacity < length + _SCRATCH:
-            capacity *= 2
-        capacity = min(capacity, self._context + _SCRATCH)
-        # All of them or none: memory may run out halfway.
-        self._tensors = {
-            name: self._grown(tensor, capacity) for name, tensor in self._tensors.items()
-        }
-        self.capacity = capacity
-        self.generation += 1
+        if length + idle > self.capacity:
+            self._move(self._fitting(length + idle))
+
+    def trim(self, length: int) -> None:
+        """Give up capacity that a text of `length` tokens does not need, where that saves time."""
+        capacity = self._fitting(max(length, len(self)) + SCRATCH)
+        if self._grow is stepped and 2 * capacity <= self.capacity:
+            self._move(capacity)
 
     def rewind(self, *, to: int) -> None:
-        """Forget all but the first `to` tokens."""
-        del self.tokens[to:]
+        """Forget all but the first `to` tokens of every sequence."""
+        for tokens in self.sequences:
+            del tokens[to:]
 
     def shared_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many of the first `tokens` the cache holds already."""
         pairs = zip(self.tokens, tokens, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    def _grown(self, tensor: Tensor, capacity: int) -> Tensor:
-        old = tensor.numpy()  # [1, kv_heads, old capacity, head_dim]
-        grown = np.zeros((*old.shape[:2], capacity, old.shape[3]), old.dtype)
-        grown[:, :, : len(self)] = old[:, :, : len(self)]
-        return self._session.place(grown)
+    def _fitting(self, columns: int) -> int:
+        return max(columns, min(self._grow(columns), self.context + SCRATCH))
+
+    def _move(self, capacity: int) -> None:
+        # All of them or none: memory may run out halfway.
+        self._tensors = {
+            name: self._moved(tensor, capacity) for name, tensor in self._tensors.items()
+        }
+        self.capacity = capacity
+        self.generation += 1
+
+    def _moved(self, tensor: Tensor, capacity: int) -> Tensor:
+        old = tensor.numpy()  # [sequences, kv_heads, old capacity, head_dim]
+        new = np.zeros((*old.shape[:2], capacity, old.shape[3]), old.dtype)
+        new[:, :, : len(self)] = old[:, :, : len(self)]
+        return self._session.place(new)

@@ -14,7 +14,7 @@ from .errors import BundleError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-FLAVOURS = ("fused", "portable")
+FLAVOURS = ("fused", "portable", "trees")
 PRECISIONS = ("int4", "int8", "float32", "float16")
 
 T = TypeVar("T")

@@ -4,7 +4,6 @@
 fulfils it with a graph of the bundle: one path feeds prompts, lagging tokens and proposals alike.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -12,17 +11,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .cache import Cache
+from .cache import Cache, doubled, stepped
 from .columns import Widening, cut_to
-from .errors import BundleError
 from .manifest import ModelEntry
 from .providers import Provider, Threads, make_provider
-from .session import Binding, Session, Tensor, view, write
+from .session import Session
+from .steps import Steps, check_signature
 
 # Attention holds a buffer of [heads, new tokens, all tokens]; this bounds it for long prompts.
-_PREFILL_CHUNK = 512
-_ATTENTION_CELLS = 1 << 22
-_KEPT_BINDINGS = 48
+PREFILL_CHUNK = 512
+ATTENTION_CELLS = 1 << 22
 
 
 class Model(Protocol):
@@ -80,6 +78,7 @@ class OnnxModel:
 
     Attributes:
         threads: compute threads of the present session.
+        widen: from logits as the graph makes them to rows over the vocabulary.
         has_even_widths: feed an even number of tokens in every pass, an idle one behind the last if
             need be, and project an even number of rows. Kernels for long blocks of int4 work on
             pairs of rows and round a single one differently; in pairs, any width gives the same.
@@ -104,15 +103,12 @@ class OnnxModel:
         self.threads = threads
         self._graph = graph
         self.session = Session(graph, provider=provider, threads=threads)
-        _check_signature(self.session, entry, graph)
-        self.cache = Cache(self.session, entry.cache, context=entry.context)
+        check_signature(self.session, entry, graph)
+        self.cache = make_cache(self.session, entry)
         self._entry = entry
         self.has_even_widths = False
-        self._logits_width = entry.logits
-        self._widen = cut_to(vocabulary) if token_ids is None else Widening(token_ids, vocabulary)
-        self._bindings: OrderedDict[tuple[int, int], _Step] = OrderedDict()
-        self._bound_generation = 0
-        self._buffers: dict[int, Tensor] = {}
+        self.widen = cut_to(vocabulary) if token_ids is None else Widening(token_ids, vocabulary)
+        self.steps = Steps(self.session, self.cache, entry)
 
     @classmethod
     def open(
@@ -142,6 +138,7 @@ class OnnxModel:
         # Keys and values of other widths have other last bits: the text would depend on history.
         kept = self.cache.shared_prefix(tokens) if even_widths == self.has_even_widths else 0
         self.rewind(to=kept)
+        self.cache.trim(len(tokens))
         self.has_even_widths = even_widths
 
     def pretend(self, length: int) -> None:
@@ -165,19 +162,15 @@ class OnnxModel:
         """
         provider = self.session.provider
         # The old session goes first: two would take twice the memory.
-        self._bindings.clear()
-        self._buffers.clear()
-        del self.cache, self.session
+        del self.steps, self.cache, self.session
         self.session = Session(self._graph, provider=provider, threads=threads)
         self.threads = threads
         self.renew()
 
     def renew(self) -> None:
         """Begin with an empty cache of the first size; what passes allocated is given back."""
-        self._bindings.clear()
-        self._buffers.clear()
-        self.cache = Cache(self.session, self._entry.cache, context=self.context)
-        self._bound_generation = self.cache.generation
+        self.cache = make_cache(self.session, self._entry)
+        self.steps = Steps(self.session, self.cache, self._entry)
 
     def score(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         """Feed what is new of `tokens`; see `Model.score`.
@@ -188,7 +181,7 @@ class OnnxModel:
         self.cache.reserve(len(tokens))
         # A row can only be had from a token that is fed now.
         self.rewind(to=min(self.length, len(tokens) - rows))
-        chunk = max(rows, min(_PREFILL_CHUNK, _ATTENTION_CELLS // len(tokens)))
+        chunk = max(rows, min(PREFILL_CHUNK, ATTENTION_CELLS // len(tokens)))
         while len(tokens) - self.length > chunk:
             self._feed(tokens[self.length : min(self.length + chunk, len(tokens) - rows)], 1)
         return self._feed(tokens[self.length :], rows)
@@ -199,73 +192,13 @@ class OnnxModel:
         projected = rows + idle
         if self.has_even_widths:
             projected += projected % 2
-        step = self._step(len(new) + idle, projected)
-        logits = step.run([*new, *[0] * idle], past=self.length)  # [projected, logits_width]
+        step = self.steps.of(len(new) + idle, projected)
+        logits = step.run([[*new, *[0] * idle]], [self.length])  # [projected, logits_width]
         self.cache.tokens.extend(new)
-        return self._widen(logits[projected - idle - rows : projected - idle])
-
-    def _step(self, count: int, rows: int) -> "_Step":
-        if self._bound_generation != self.cache.generation:
-            self._bindings.clear()
-            self._bound_generation = self.cache.generation
-        key = (count, rows)
-        if key not in self._bindings:
-            self._bindings[key] = _Step(self.session, self.cache, count, self._logits(rows))
-            if len(self._bindings) > _KEPT_BINDINGS:
-                self._bindings.popitem(last=False)
-        self._bindings.move_to_end(key)
-        return self._bindings[key]
-
-    def _logits(self, rows: int) -> Tensor:
-        if rows not in self._buffers:
-            shape = (1, rows, self._logits_width)
-            self._buffers[rows] = self.session.allocate_host(shape, np.dtype(np.float32))
-        return self._buffers[rows]
+        return self.widen(logits[projected - idle - rows : projected - idle])
 
 
-class _Step:
-    """One cached binding: `count` new tokens, the last of which have their logits in `logits`."""
-
-    def __init__(self, session: Session, cache: Cache, count: int, logits: Tensor) -> None:
-        int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
-        self._ids = session.allocate((1, count), int64)
-        self._last = session.allocate((1,), int32)
-        # GroupQueryAttention reads the total on the host, whatever the provider.
-        self._total = session.allocate_host((1,), int32)
-        self._logits: NDArray[np.float32] = view(logits)[0]  # [rows, logits_width] float32
-        wanted = session.place(np.arange(count - len(self._logits), count, dtype=np.int64))
-        inputs: dict[str, Tensor] = {
-            "input_ids": self._ids,
-            "seqlens_k": self._last,
-            "total_sequence_length": self._total,
-            "logit_rows": wanted,
-            **cache.named("past"),
-        }
-        outputs = {"logits": logits, **cache.named("present")}
-        self._binding: Binding = session.bind(inputs, outputs)
-
-    def run(self, new: Sequence[int], *, past: int) -> NDArray[np.float32]:
-        total = past + len(new)
-        write(self._ids, np.array([new], np.int64))
-        write(self._last, np.array([total - 1], np.int32))
-        write(self._total, np.array([total], np.int32))
-        self._binding.run()
-        return self._logits
-
-
-def _check_signature(session: Session, entry: ModelEntry, graph: Path) -> None:
-    layers = range(entry.cache.layers)
-    parts = [f"{layer}.{part}" for layer in layers for part in ("key", "value")]
-    inputs = {"input_ids", "seqlens_k", "total_sequence_length", "logit_rows"}
-    expected_inputs = inputs | {f"past.{part}" for part in parts}
-    expected_outputs = {"logits"} | {f"present.{part}" for part in parts}
-    for side, expected, found in (
-        ("inputs", expected_inputs, set(session.inputs)),
-        ("outputs", expected_outputs, set(session.outputs)),
-    ):
-        if expected != found:
-            odd = sorted(expected ^ found)[:3]
-            raise BundleError(
-                f"{graph} does not have the {side} that its manifest promises (first differences: "
-                f"{', '.join(odd)}): the bundle is damaged, export it again"
-            )
+def make_cache(session: Session, entry: ModelEntry, *, sequences: int = 1) -> Cache:
+    """Return an empty cache for a model, growing as its flavour's kernels like it."""
+    grow = doubled if entry.flavour == "fused" else stepped
+    return Cache(session, entry.cache, context=entry.context, sequences=sequences, grow=grow)

@@ -26,7 +26,10 @@ RUNTIME_ORDER = (
     "session",
     "cache",
     "columns",
+    "steps",
     "model",
+    "batch",
+    "tree",
     "law",
     "noise",
     "sampling",
@@ -67,6 +70,7 @@ EXPORT_NEEDS = {
     "accelerate",
     "gguf",
     "huggingface_hub",  # comes with transformers
+    "ml_dtypes",  # comes with onnx
     "numpy",
     "onnx",
     "onnx_ir",
@@ -80,7 +84,7 @@ EXPORT_NEEDS = {
 # What export shares with the runtime: the format and its check, errors, the cache folder, locks,
 # and how vocabularies are compared.
 SHARED_WITH_EXPORT = {"bundle", "errors", "lock", "manifest", "storage", "vocabulary"}
-PARITY_RUNS_ON = SHARED_WITH_EXPORT | {"cache", "model", "providers", "session"}
+PARITY_RUNS_ON = SHARED_WITH_EXPORT | {"batch", "cache", "model", "providers", "session"}
 # `--help` and fetching answer at once: these load nothing outside the standard library.
 LIGHT_EXPORT = (
     "__init__",

@@ -134,9 +134,17 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(scope="module")
+def portable(make_engine):
+    return make_engine(drafts=2, flavour="portable")
+
+
 @pytest.mark.parametrize("coupled", [False, True], ids=["greedy", "coupled"])
-@pytest.mark.parametrize("name", SETTINGS)
-def test_speculation_changes_no_answer(engine, name, coupled):
+@pytest.mark.parametrize(
+    ("engine_name", "name"), [*(("engine", name) for name in SETTINGS), ("portable", "all")]
+)
+def test_speculation_changes_no_answer(request, engine_name, name, coupled):
+    engine = request.getfixturevalue(engine_name)
     options = {"max_tokens": 20, "seed": 1, **SETTINGS[name]}
     if coupled:
         options = {"temperature": 1.0, **options, "coupled": True}

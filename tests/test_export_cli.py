@@ -78,6 +78,17 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
         (["--target", "./absent"], 1, "there is no folder or file ./absent"),
         (["--target", "x", "--precision", "bf16"], 2, "no bfloat16 kernels on the CPU"),
         (["--target", "x", "--precision", "int3"], 2, "one of int4, int8, float32, float16"),
+        (["--target", "x", "--flavour", "flat"], 2, "one of fused, portable, trees, but is 'flat'"),
+        (
+            ["--target", "x", "--flavour", "portable", "--precision", "int8"],
+            2,
+            "--precision int8 needs --flavour fused",
+        ),
+        (
+            ["--target", "x", "--flavour", "trees", "--block-size", "256"],
+            2,
+            "--block-size must be at most 128 with --flavour trees, but is 256",
+        ),
         (["--target", "x", "--block-size", "48"], 2, "one of 16, 32, 64, 128, 256, but is 48"),
         (["--target", "x", "--context", "8"], 2, "--context must be at least 64, but is 8"),
         (["--target", " "], 2, "--target is empty"),

@@ -106,6 +106,42 @@ def test_the_embedding_kernel_reads_the_same_bytes(bits: int, rows: int, columns
     assert not found[..., columns:].any()  # the last block's padding
 
 
+def test_int4_without_zero_points_is_nearly_as_close() -> None:
+    weight = weights(96, 192)
+    blocks = quantize_matrix(weight, bits=4, block_size=64, is_symmetric=True)
+    assert blocks.zeros is None
+    error = np.linalg.norm(dequantize_matrix(blocks) - weight) / np.linalg.norm(weight)
+    assert error < 0.12
+    lopsided = quantize_matrix(-np.abs(weight), bits=4, block_size=64, is_symmetric=True)
+    codes = np.stack([lopsided.packed & 15, lopsided.packed >> 4])
+    assert codes.min() == 0  # the sixteenth step, on the long side
+
+
+def test_int4_by_standard_ops_is_the_checkpoints_weights() -> None:
+    report = export_of("qwen2", "int4", flavour="portable")
+    graph = onnx.load(report.output / "target" / "model.onnx")
+    assert {o.domain for o in graph.opset_import} == {""}
+    onnx.checker.check_model(graph)
+    stored = {tensor.name: tensor for tensor in graph.graph.initializer}
+    sizes, errors = set(), []
+    checkpoint = model_of("qwen2").state_dict()
+    for node in graph.graph.node:
+        if node.op_type != "DequantizeLinear":
+            continue
+        codes, scales = (numpy_helper.to_array(stored[name]) for name in node.input)
+        size = {a.name: a.i for a in node.attribute}["block_size"]
+        found = codes.astype(np.float32) * np.repeat(scales, size, axis=0)
+        wanted = checkpoint[source_name(node.input[0])].numpy().T
+        errors.append(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+        sizes.add(size)
+    assert len(errors) == 2 * 7 + 1
+    assert max(errors) < 0.12
+    assert sizes == {64, 32}  # whole blocks of 64 and of 96 features
+    assert report.manifest.target.parity["mean_kl"] < 0.2
+    tables = [t for t in stored.values() if t.data_type == TensorProto.FLOAT16]
+    assert [list(t.dims) for t in tables] == [[300, 64]]  # the embedding, and nothing else
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_of_zero_stay_zero(bits: int) -> None:
     weight = weights(4, 64)
@@ -143,9 +179,11 @@ def test_every_weight_of_a_layer_is_quantised_and_a_shared_one_is_stored_once(fa
     assert len(sizes) == ops.count("MatMulNBits") + (0 if tied else 1)
 
 
-@pytest.mark.parametrize("precision", ["int8", "float16"])
-def test_other_precisions_pass_the_gate_and_generate(precision: str) -> None:
-    report = export_of("qwen2", precision)
+@pytest.mark.parametrize(
+    ("precision", "flavour"), [("int8", "fused"), ("float16", "fused"), ("float16", "portable")]
+)
+def test_other_precisions_pass_the_gate_and_generate(precision: str, flavour: str) -> None:
+    report = export_of("qwen2", precision, flavour=flavour)
     entry = report.manifest.target
     assert entry.parity["top1_agreement"] > 0.9
     assert entry.parity["mean_kl"] < 0.01
@@ -175,6 +213,8 @@ def test_short_blocks_are_steady_and_coarse_storage_gives_way_to_finer() -> None
     assert make_ladder("int4", None) == INT4_LADDER
     assert [storage.block_size for storage in make_ladder("int4", 64)] == [64, 64]
     assert make_ladder("int8", None) == (Storage(32),)
+    assert make_ladder("int4", None, is_standard=True) == (Storage(128), Storage(64))
+    assert make_ladder("int4", 32, is_standard=True) == (Storage(32),)
 
 
 def test_the_ladder_is_climbed_until_the_graph_is_faithful(

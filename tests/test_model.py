@@ -1,5 +1,7 @@
 """A graph with its cache: however tokens are fed, the same logits; and no stale memory is read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,33 +12,39 @@ import runtime.model as model_module
 from runtime.errors import BundleError, CapacityError, ForerunError
 from runtime.model import OnnxModel
 from runtime.providers import Threads
+from runtime.steps import KEPT_STEPS
 
 VOCABULARY = 16
 CONTEXT = 700
 TOKENS = np.random.default_rng(0).integers(0, VOCABULARY, CONTEXT).tolist()
 
 
+@pytest.fixture(scope="module", params=["fused", "portable", "trees"])
+def flavour(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory):
+def entry(flavour):
+    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "padding": 3}
+    return make_entry("target", flavour=flavour, **sizes)
+
+
+@pytest.fixture(scope="module")
+def graph(flavour, tmp_path_factory):
     path = tmp_path_factory.mktemp("graph") / "model.onnx"
-    shape = {"vocabulary": VOCABULARY, "context": CONTEXT, "padding": 3}
+    shape = {"vocabulary": VOCABULARY, "context": CONTEXT, "padding": 3, "flavour": flavour}
     make_graph(path, seed=0, sharpness=1.0, distance=0.0, **shape)
     return path
 
 
 @pytest.fixture
-def open_model(graph):
-    def make(**changes):
-        entry = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT, padding=3)
-        entry = type(entry)(**{**vars(entry), **changes})
-        return OnnxModel.open(graph, entry, threads=1)
-
-    return make
+def open_model(graph, entry):
+    return lambda **changes: OnnxModel.open(graph, replace(entry, **changes), threads=1)
 
 
 @pytest.fixture(scope="module")
-def model(graph):
-    entry = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT, padding=3)
+def model(graph, entry):
     return OnnxModel.open(graph, entry, threads=1)
 
 
@@ -64,7 +72,7 @@ def test_one_pass_is_single_steps(model, expected):
 def test_the_last_rows_of_a_prompt_in_pieces(model, expected, monkeypatch, length, rows):
     rows = min(rows, length)
     for chunk in (512, 100, 7, 1):
-        monkeypatch.setattr(model_module, "_PREFILL_CHUNK", chunk)
+        monkeypatch.setattr(model_module, "PREFILL_CHUNK", chunk)
         model.rewind(to=0)
         logits = model.score(TOKENS[:length], rows)
         assert logits.shape[0] == rows
@@ -74,7 +82,7 @@ def test_the_last_rows_of_a_prompt_in_pieces(model, expected, monkeypatch, lengt
 
 def test_a_long_prompt_never_needs_a_large_attention_buffer(model, monkeypatch):
     fed = []
-    monkeypatch.setattr(model_module, "_ATTENTION_CELLS", 4000)
+    monkeypatch.setattr(model_module, "ATTENTION_CELLS", 4000)
     real = model._feed
     monkeypatch.setattr(model, "_feed", lambda new, rows: fed.append(len(new)) or real(new, rows))
     model.rewind(to=0)
@@ -111,18 +119,19 @@ def test_rows_that_were_fed_already_are_fed_again(model, expected):
     assert model.length == 10
 
 
-@pytest.mark.parametrize("poison", [1e9, np.nan])
-def test_memory_beyond_the_length_is_never_read(open_model, expected, poison):
-    model = open_model()
-    for start in (0, 5, 100, 256, 300):
-        model.score(TOKENS[: max(start, 1)], 1)
-        model.rewind(to=start)
-        for tensor in model.cache.named("past").values():
-            tensor.numpy()[:, :, start:] = poison
-        assert near(model.score(TOKENS[: start + 4], 4), expected[start : start + 4])
+def test_memory_beyond_the_length_is_never_looked_at(open_model, expected, flavour):
+    # The standard op weighs what is masked with 0, and 0 times NaN is NaN.
+    for poison in (1e9, np.nan) if flavour == "fused" else (1e9,):
+        model = open_model()
+        for start in (0, 5, 100, 256, 300):
+            model.score(TOKENS[: max(start, 1)], 1)
+            model.rewind(to=start)
+            for tensor in model.cache.named("past").values():
+                tensor.numpy()[:, :, start:] = poison
+            assert near(model.score(TOKENS[: start + 4], 4), expected[start : start + 4])
 
 
-def test_a_growing_cache_keeps_its_contents(open_model, expected):
+def test_a_growing_cache_keeps_its_contents(open_model, expected, flavour):
     model = open_model()
     assert model.cache.capacity == 256
     sizes = []
@@ -130,7 +139,24 @@ def test_a_growing_cache_keeps_its_contents(open_model, expected):
         assert near(model.score(TOKENS[:length], 3), expected[length - 3 : length])
         sizes.append((model.cache.capacity, model.cache.generation))
         assert model.cache.bytes == 2 * 4 * 16 * model.cache.capacity
-    assert sizes == [(256, 0), *3 * [(512, 1)], *3 * [(701, 2)]]  # one is scratch
+    if flavour == "fused":
+        assert sizes == [(256, 0), *3 * [(512, 1)], *3 * [(701, 2)]]  # one is scratch
+    else:  # such kernels read the whole capacity
+        finer = [(256, 0), (320, 1), (320, 1), (320, 1), (640, 2), (640, 2), (701, 3)]
+        assert sizes == finer
+
+
+def test_a_cache_much_too_large_is_given_up_where_kernels_read_all_of_it(
+    open_model, expected, flavour
+):
+    model = open_model()
+    model.score(TOKENS[:600], 1)
+    model.begin(TOKENS[:20], even_widths=False)
+    assert model.cache.capacity == (701 if flavour == "fused" else 256)
+    assert near(model.score(TOKENS[:23], 3), expected[20:23])
+    model.begin(TOKENS[:200], even_widths=False)
+    assert model.length == 23
+    assert model.cache.generation == (1 if flavour == "fused" else 2)
 
 
 def test_past_the_context_nothing_is_fed(model, expected):
@@ -163,7 +189,7 @@ def test_few_bindings_are_kept(open_model, expected):
     for length in [*range(1, 80), *range(1, 80)]:
         model.rewind(to=0)
         assert near(model.score(TOKENS[:length], 1)[0], expected[length - 1])
-    assert len(model._bindings) == model_module._KEPT_BINDINGS
+    assert len(model.steps) == KEPT_STEPS
 
 
 def test_a_request_keeps_what_is_shared(model):
@@ -195,9 +221,8 @@ def test_what_was_computed_at_other_widths_is_not_kept(open_model):
     assert (model.length, model.has_even_widths) == (0, False)
 
 
-def test_padded_columns_are_not_part_of_the_logits(graph, model):
+def test_padded_columns_are_not_part_of_the_logits(graph, model, entry):
     assert model.score(TOKENS[:3], 2).shape == (2, VOCABULARY + 3)  # opened by itself: all of them
-    entry = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT, padding=3)
     bounded = OnnxModel(
         graph,
         entry,
@@ -210,18 +235,18 @@ def test_padded_columns_are_not_part_of_the_logits(graph, model):
     assert logits.max() < 1e3
 
 
-def test_a_graph_with_other_inputs_than_promised_is_refused(open_model):
-    cache = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT).cache
-    more = type(cache)(**{**vars(cache), "layers": 2})
+def test_a_graph_with_other_inputs_than_promised_is_refused(open_model, entry, flavour):
     with pytest.raises(BundleError, match=r"inputs that its manifest promises .*past\.1\.key"):
-        open_model(cache=more)
+        open_model(cache=replace(entry.cache, layers=2))
+    other = "fused" if flavour != "fused" else "portable"
+    with pytest.raises(BundleError, match=r"inputs that its manifest promises .*position_ids"):
+        open_model(flavour=other)
 
 
 @pytest.mark.parametrize("changes", [{"head_dim": 32}, {"kv_heads": 2}, {"dtype": "float16"}])
-def test_a_cache_of_another_shape_than_promised_is_one_clear_error(open_model, changes):
-    cache = make_entry("target", vocabulary=VOCABULARY, context=CONTEXT).cache
+def test_a_cache_of_another_shape_than_promised_is_one_clear_error(open_model, entry, changes):
     with pytest.raises(ForerunError):
-        open_model(cache=type(cache)(**{**vars(cache), **changes})).score([1, 2], 1)
+        open_model(cache=replace(entry.cache, **changes)).score([1, 2], 1)
 
 
 def test_a_failed_run_feeds_nothing(open_model, expected):
@@ -239,7 +264,7 @@ def test_even_widths_feed_and_project_pairs(open_model, expected):
     for length, rows in ((1, 1), (2, 1), (5, 3), (8, 2), (11, 2), (12, 4), (300, 1), (303, 3)):
         assert near(model.score(TOKENS[:length], rows), expected[length - rows : length])
         assert model.length == length
-    assert all(count % 2 == rows % 2 == 0 for count, rows in model._bindings)
+    assert all(count % 2 == rows % 2 == 0 for count, rows in model.steps)
     assert near(model.score(TOKENS[:CONTEXT], 1), expected[CONTEXT - 1 : CONTEXT])
 
 

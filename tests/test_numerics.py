@@ -24,10 +24,10 @@ def open_with(folder: Path, block_error: float) -> Engine:
 def widths(engine: Engine, **options: Any) -> set[int]:
     """Return the parities of the widths, in tokens, of the passes that an answer takes."""
     for model in (engine.target, *engine.drafts.values()):
-        model._bindings.clear()
+        model.steps.clear()
     engine.complete("abc", max_tokens=7, ignore_eos=True, **options)
     models = (engine.target, *engine.drafts.values())
-    return {count % 2 for model in models for count, _ in model._bindings}
+    return {count % 2 for model in models for count, _ in model.steps}
 
 
 @pytest.mark.parametrize(

@@ -77,15 +77,15 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=["fused", "portable"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("enumerate") / "bundle"
-    with Engine.open(_small_bundle(folder)) as opened:
+    with Engine.open(_small_bundle(folder, request.param)) as opened:
         yield opened
 
 
-def _small_bundle(folder: Path) -> Path:
-    return make_bundle(folder, vocabulary=4, drafts=2, distance=0.8, end_ids=())
+def _small_bundle(folder: Path, flavour: str) -> Path:
+    return make_bundle(folder, vocabulary=4, drafts=2, distance=0.8, end_ids=(), flavour=flavour)
 
 
 @pytest.fixture(autouse=True)

@@ -38,6 +38,7 @@ def make_graph(
     distance: float,
     padding: int = 0,
     kept: Sequence[int] | None = None,
+    flavour: str = "fused",
 ) -> None:
     """Write a one-layer decoder with random weights, `distance` away from those of its seed.
 
@@ -69,40 +70,36 @@ def make_graph(
     angles = np.outer(np.arange(context), 0.5 ** np.arange(dim // 2)).astype(np.float32)
     weights |= {"cos": np.cos(angles), "sin": np.sin(angles)}
 
-    node = helper.make_node
-    attention = node(
-        "GroupQueryAttention",
-        [
-            *("query", "key", "value", "past.0.key", "past.0.value"),
-            *("seqlens_k", "total_sequence_length", "cos", "sin"),
-        ],
-        ["mixed", "present.0.key", "present.0.value"],
-        domain="com.microsoft",
-        num_heads=heads,
-        kv_num_heads=kv_heads,
-        do_rotary=1,
-    )
+    node, value = helper.make_node, helper.make_tensor_value_info
+    if flavour == "fused":
+        attention, places = _fused_attention(heads, kv_heads)
+    else:
+        attention, places, more = _portable_attention(
+            heads, kv_heads, dim, has_mask=flavour == "trees"
+        )
+        weights |= more
     nodes = [
         node("Gather", ["embedding", "input_ids"], ["hidden"]),
         node("MatMul", ["hidden", "to_query"], ["query"]),
         node("MatMul", ["hidden", "to_key"], ["key"]),
         node("MatMul", ["hidden", "to_value"], ["value"]),
-        attention,
+        *attention,
         node("MatMul", ["mixed", "to_output"], ["added"]),
         node("Add", ["hidden", "added"], ["last"]),
-        node("Gather", ["last", "logit_rows"], ["rows"], axis=1),
+        node("Reshape", ["last", "flat"], ["all"]),
+        node("Gather", ["all", "logit_rows"], ["rows"], axis=1),
         node("MatMul", ["rows", "head"], ["scores"]),
         node("Add", ["scores", "shift"], ["logits"]),
     ]
-    value = helper.make_tensor_value_info
-    cache = [1, kv_heads, "capacity", dim]
+    batch = 1 if flavour == "fused" else "batch"
+    cache = [batch, kv_heads, "capacity", dim]
+    weights["flat"] = np.array([1, -1, width])
     graph = helper.make_graph(
         nodes,
         "tiny",
         [
-            value("input_ids", TensorProto.INT64, [1, "sequence"]),
-            value("seqlens_k", TensorProto.INT32, [1]),
-            value("total_sequence_length", TensorProto.INT32, [1]),
+            value("input_ids", TensorProto.INT64, [batch, "sequence"]),
+            *(value(*place) for place in places),
             value("logit_rows", TensorProto.INT64, ["rows"]),
             value("past.0.key", TensorProto.FLOAT, cache),
             value("past.0.value", TensorProto.FLOAT, cache),
@@ -114,9 +111,78 @@ def make_graph(
         ],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [
+        helper.make_opsetid("", 21 if flavour == "fused" else 24),
+        helper.make_opsetid("com.microsoft", 1),
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+Place = tuple[str, int, list[int | str]]
+
+
+def _fused_attention(heads: int, kv_heads: int) -> tuple[list[onnx.NodeProto], list[Place]]:
+    op = helper.make_node(
+        "GroupQueryAttention",
+        [
+            *("query", "key", "value", "past.0.key", "past.0.value"),
+            *("seqlens_k", "total_sequence_length", "cos", "sin"),
+        ],
+        ["mixed", "present.0.key", "present.0.value"],
+        domain="com.microsoft",
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        do_rotary=1,
+    )
+    lengths = ("seqlens_k", "total_sequence_length")
+    return [op], [(name, TensorProto.INT32, [1]) for name in lengths]
+
+
+def _portable_attention(
+    heads: int, kv_heads: int, dim: int, *, has_mask: bool
+) -> tuple[list[onnx.NodeProto], list[Place], dict[str, np.ndarray]]:
+    """Standard ops over a cache; constants of theirs come third."""
+    node = helper.make_node
+    nodes, constants = [], {"zero": np.array(0), "one": np.array(1), "second": np.array([1])}
+    for name, count in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
+        constants[f"{name}.split"] = np.array([0, 0, count, dim])
+        nodes += [
+            node("Reshape", [name, f"{name}.split"], [f"{name}.rows"]),
+            node("Transpose", [f"{name}.rows"], [f"{name}.heads"], perm=[0, 2, 1, 3]),
+        ]
+    for name in ("query", "key"):
+        inputs = [f"{name}.heads", "cos", "sin", "position_ids"]
+        nodes.append(node("RotaryEmbedding", inputs, [f"{name}.turned"]))
+    for name, new in (("key", "key.turned"), ("value", "value.heads")):
+        inputs = [f"past.0.{name}", new, "write_indices"]
+        nodes.append(node("TensorScatter", inputs, [f"present.0.{name}"], axis=2))
+    places: list[Place] = [
+        ("position_ids", TensorProto.INT64, ["batch", "sequence"]),
+        ("write_indices", TensorProto.INT64, ["batch"]),
+    ]
+    if has_mask:
+        places.append(("attention_mask", TensorProto.BOOL, ["batch", "sequence", "capacity"]))
+        seen = "attention_mask"
+    else:
+        constants["third"] = np.array([2])
+        nodes += [
+            node("Shape", ["past.0.key"], ["size"], start=2, end=3),
+            node("Squeeze", ["size"], ["capacity"]),
+            node("Range", ["zero", "capacity", "one"], ["columns"]),
+            node("Unsqueeze", ["position_ids", "third"], ["positions"]),
+            node("LessOrEqual", ["columns", "positions"], ["seen"]),
+        ]
+        seen = "seen"
+    constants["merged"] = np.array([0, 0, heads * dim])
+    attended = ["query.turned", "present.0.key", "present.0.value", "mask"]
+    nodes += [
+        node("Unsqueeze", [seen, "second"], ["mask"]),
+        node("Attention", attended, ["attended"]),
+        node("Transpose", ["attended"], ["attended.rows"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["attended.rows", "merged"], ["mixed"]),
+    ]
+    return nodes, places, constants
 
 
 def make_tokenizer(path: Path, *, vocabulary: int) -> None:
@@ -142,6 +208,7 @@ def make_bundle(
     draft_context: int | None = None,
     padding: tuple[int, ...] = (0,),
     kept: Sequence[int] | None = None,
+    flavour: str = "fused",
 ) -> Path:
     """Write a whole bundle and return its folder. Drafts resemble the target, each less.
 
@@ -157,6 +224,7 @@ def make_bundle(
         draft_context: of the drafts.
         padding: columns of logits beyond the vocabulary, by model; the last holds for the rest.
         kept: the tokens to which the head of the draft nearest to the target is trimmed.
+        flavour: of all graphs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     make_tokenizer(folder / "tokenizer.json", vocabulary=vocabulary)
@@ -175,8 +243,15 @@ def make_bundle(
             sharpness=sharpness,
             padding=own_padding,
             kept=own_kept,
+            flavour=flavour,
         )
-        entry = make_entry(name, vocabulary=vocabulary, context=own_context, padding=own_padding)
+        entry = make_entry(
+            name,
+            vocabulary=vocabulary,
+            context=own_context,
+            padding=own_padding,
+            flavour=flavour,
+        )
         if own_kept is not None:
             token_ids = f"{name}/token_ids.npy"
             np.save(folder / token_ids, np.array(own_kept, np.int32))
@@ -194,13 +269,15 @@ def make_bundle(
     return folder
 
 
-def make_entry(name: str, *, vocabulary: int, context: int, padding: int = 0) -> ModelEntry:
+def make_entry(
+    name: str, *, vocabulary: int, context: int, padding: int = 0, flavour: str = "fused"
+) -> ModelEntry:
     """Return what the manifest says of a graph by `make_graph`."""
     return ModelEntry(
         name=name,
         role="target" if name == "target" else "draft",
         graph=f"{name}/model.onnx",
-        flavour="fused",
+        flavour=flavour,
         precision="float32",
         architecture="tiny",
         logits=vocabulary + padding,

@@ -14,7 +14,6 @@ from tiny_models import tiny_model, write_checkpoint
 from transformers import PreTrainedModel
 
 from export import build
-from export.attention.fused import FUSED
 from export.pipeline import export_bundle
 from export.plan import make_plan
 from export.progress import Progress
@@ -51,35 +50,42 @@ def checkpoint_of(family: str) -> Path:
 
 
 @functools.cache
-def _trace(family: str) -> Traced:
-    return trace(model_of(family), FUSED)
+def _trace(family: str, flavour: str) -> Traced:
+    return trace(model_of(family), build.FLAVOURS[flavour])
 
 
-def traced_again(family: str) -> Traced:
+def traced_again(family: str, flavour: str = "fused") -> Traced:
     """Return a trace of the family's model that may be changed; tracing is what takes seconds."""
-    traced = _trace(family)
+    traced = _trace(family, flavour)
     return replace(traced, graph=traced.graph.clone())
 
 
 @contextmanager
 def traces_kept(family: str) -> Iterator[None]:
     """Let exports of this family's checkpoint use the one trace of it."""
-    with mock.patch.object(build, "trace", side_effect=lambda *_: traced_again(family)):
+    kept = mock.Mock(side_effect=lambda _, flavour: traced_again(family, flavour.name))
+    with mock.patch.object(build, "trace", kept):
         yield
 
 
-def export_of(family: str, precision: str = "float32", block_size: int | None = None) -> Report:
+def export_of(
+    family: str,
+    precision: str = "float32",
+    block_size: int | None = None,
+    flavour: str = "fused",
+) -> Report:
     """Return the report of the family's bundle, exported at the first call."""
-    return _export(family, precision, block_size)
+    return _export(family, precision, block_size, flavour)
 
 
 @functools.cache
-def _export(family: str, precision: str, block_size: int | None) -> Report:
+def _export(family: str, precision: str, block_size: int | None, flavour: str) -> Report:
     plan = make_plan(
         target=str(checkpoint_of(family)),
-        output=Path(_folder.name) / f"{family}-{precision}-{block_size}",
+        output=Path(_folder.name) / f"{family}-{precision}-{block_size}-{flavour}",
         precision=precision,
         block_size=block_size,
+        flavour=flavour,
     )
     with traces_kept(family):
         return export_bundle(plan, progress=Progress(quiet=True))

@@ -1,12 +1,13 @@
 """Attention as a seam: what a model's layers ask for, and the ops that answer in the graph.
 
 In: a transformers model. Out: `LayerNeeds` of every layer (`observe.py`) and, while it is traced,
-layers whose attention is an ONNX op over cache tensors of the wrapper. A flavour is one file with
-one `Flavour` (`fused.py`); nothing here knows a model family.
+layers whose attention is an ONNX op over cache tensors of the wrapper. A flavour is a `Flavour`
+(`fused.py`, `portable.py`); nothing here knows a model family.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -50,7 +51,8 @@ class Flavour:
         opset: the operator set of the graph.
         places: the inputs beside `input_ids`, `logit_rows` and the caches, in graph order.
         batch: sequences in a pass: 1, or 0 for any number.
-        make_places: `(batch, past, new)` to example values of `places`.
+        is_standard: whether the graph may hold standard ops alone.
+        make_places: `(batch, past, new, capacity)` to example values of `places`.
         run_step: `(model, needs, past, input_ids, places)` to the step's logits and caches.
     """
 
@@ -59,7 +61,8 @@ class Flavour:
     opset: int
     places: tuple[PlaceInput, ...]
     batch: int
-    make_places: Callable[[int, int, int], list[torch.Tensor]]
+    is_standard: bool
+    make_places: Callable[[int, int, int, int], list[torch.Tensor]]
     run_step: Callable[
         [
             PreTrainedModel,
@@ -70,3 +73,7 @@ class Flavour:
         ],
         Step,
     ]
+
+
+def no_mask(*_: Any, **__: Any) -> None:
+    """Stand in for transformers' masks where the graph masks by itself."""

@@ -14,7 +14,7 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from . import Flavour, LayerNeeds, PlaceInput, Step
+from . import Flavour, LayerNeeds, PlaceInput, Step, no_mask
 from .observe import attention_swapped
 
 _OP = "GroupQueryAttention"
@@ -50,7 +50,12 @@ def _positions(input_ids: torch.Tensor, seqlens_k: torch.Tensor) -> torch.Tensor
     )
 
 
-def _make_places(batch: int, past: int, new: int) -> list[torch.Tensor]:  # noqa: ARG001
+def _make_places(
+    batch: int,  # noqa: ARG001 - one sequence
+    past: int,
+    new: int,
+    capacity: int,  # noqa: ARG001 - the op finds it out
+) -> list[torch.Tensor]:
     total = past + new
     return [torch.tensor([n], dtype=torch.int32) for n in (total - 1, total)]
 
@@ -123,12 +128,8 @@ def _merge_heads(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.transpose(1, 2).reshape(1, length, heads * head_dim)
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    return None
-
-
 AttentionInterface.register(_NAME, _attend)
-ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, _no_mask)
+ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, no_mask)
 
 FUSED = Flavour(
     name="fused",
@@ -139,6 +140,7 @@ FUSED = Flavour(
         PlaceInput(name="total_sequence_length", sizes=(1,)),
     ),
     batch=1,
+    is_standard=False,
     make_places=_make_places,
     run_step=_run_step,
 )

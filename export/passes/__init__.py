@@ -15,7 +15,7 @@ from .linear import unify_linears
 from .norm import fuse_norms
 from .packing import pack_qkv
 from .positions import lower_positions
-from .rotary import rotate_in_attention
+from .rotary import rotate_by_op, rotate_in_attention
 from .simplify import simplify
 from .tidy import tidy
 
@@ -30,20 +30,21 @@ class SpeedPasses:
     @property
     def left_out(self) -> str:
         """What is left out, in words."""
-        names = {"rotation in the attention op": self.rotation, "packed q, k, v": self.packing}
+        names = {"rotation by one op": self.rotation, "packed q, k, v": self.packing}
         return " and ".join(name for name, kept in names.items() if not kept)
 
 
-# In the order in which they are tried.
+# In the order in which they are tried; standard ops have no packing to leave out.
 VARIANTS = (
     SpeedPasses(),
     SpeedPasses(rotation=False),
     SpeedPasses(rotation=False, packing=False),
 )
+STANDARD_VARIANTS = (SpeedPasses(), SpeedPasses(rotation=False))
 
 
 def prepare(model: ir.Model, *, context: int, speed: SpeedPasses) -> dict[str, int]:
-    """Bring a traced graph to the form from which weights are placed; return what changed."""
+    """Bring a fused graph to the form from which weights are placed; return what changed."""
     changes = {
         "simplify": simplify(model),
         "linears": unify_linears(model),
@@ -57,5 +58,20 @@ def prepare(model: ir.Model, *, context: int, speed: SpeedPasses) -> dict[str, i
     if speed.packing:
         changes["packing"] = pack_qkv(model)
     changes["positions"] = lower_positions(model)
+    changes["tidy"] += tidy(model)
+    return changes
+
+
+def prepare_standard(model: ir.Model, *, context: int, speed: SpeedPasses) -> dict[str, int]:
+    """Bring a portable graph to the same form, by standard ops alone; return what changed."""
+    changes = {
+        "simplify": simplify(model),
+        "linears": unify_linears(model),
+        "norms": fuse_norms(model, is_standard=True),
+        "tidy": tidy(model),
+    }
+    if speed.rotation:
+        changes["rotation"] = rotate_by_op(model, context=context)
+    changes["layout"] = cancel_layout(model)
     changes["tidy"] += tidy(model)
     return changes

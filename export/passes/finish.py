@@ -9,13 +9,15 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass, RemoveUnusedOpsetsPass
 
 IR_VERSION = 8  # the version of opset 18; older runtimes load it
+_IR_VERSION_OF_INT4 = 10  # from opset 21 on, graphs may hold int4 tensors
 
 
 def finish(model: ir.Model, *, name: str) -> None:
     """Finish in place; `name` is the graph's name."""
     ClearMetadataAndDocStringPass()(model)
     RemoveUnusedOpsetsPass()(model)
-    model.ir_version = IR_VERSION
+    has_int4 = (model.opset_imports.get("") or 0) >= 21
+    model.ir_version = _IR_VERSION_OF_INT4 if has_int4 else IR_VERSION
     model.producer_name = "forerun"
     model.producer_version = None
     model.graph.name = name

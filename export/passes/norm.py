@@ -2,8 +2,10 @@
 
 Requires: a simplified graph. Ensures: `x * 1/sqrt(mean(x^2) + eps) * w` is one
 SimplifiedLayerNormalization, or one SkipSimplifiedLayerNormalization when x is a sum of two
-activations; a norm of another form keeps its standard ops.
-Source: ONNX Runtime operators SimplifiedLayerNormalization-1, SkipSimplifiedLayerNormalization-1.
+activations; a norm of another form keeps its standard ops. By standard ops alone it is one
+RMSNormalization, whose squares are float32 whatever the type of x.
+Source: ONNX Runtime operators SimplifiedLayerNormalization-1, SkipSimplifiedLayerNormalization-1;
+ONNX operator RMSNormalization-23.
 """
 
 import onnx_ir as ir
@@ -19,22 +21,25 @@ from .pattern import (
 )
 
 
-def fuse_norms(model: ir.Model) -> int:
+def fuse_norms(model: ir.Model, *, is_standard: bool = False) -> int:
     """Fuse norms in place; return how many."""
     fused = 0
     for node in list(model.graph):
         if node.graph is not None and node.op_type == "Mul":
-            fused += _fuse_norm(node)
+            fused += _fuse_norm(node, is_standard=is_standard)
     return fused
 
 
-def _fuse_norm(last: ir.Node) -> bool:
+def _fuse_norm(last: ir.Node, *, is_standard: bool) -> bool:
     for weight, scaled in inputs_either_way(last):
         matched = _match_scaled(scaled) if is_weight(weight, rank=1) else None
         if matched is None:
             continue
         source, epsilon = matched
-        _replace(last, source, weight, epsilon)
+        if is_standard:
+            _replace_alone(last, "RMSNormalization", source, weight, epsilon)
+        else:
+            _replace(last, source, weight, epsilon)
         return True
     return False
 
@@ -76,30 +81,35 @@ def _is_mean_square(value: ir.Value | None, source: ir.Value | None) -> bool:
 
 
 def _replace(last: ir.Node, source: ir.Value, weight: ir.Value | None, epsilon: float) -> None:
+    total = made_by(source, "Add")
+    if total is None or len(source.shape or ()) != 3 or not same_shape(*total.inputs):
+        _replace_alone(last, "SimplifiedLayerNormalization", source, weight, epsilon)
+        return
+    norm = insert_node(
+        last,
+        "SkipSimplifiedLayerNormalization",
+        [*total.inputs, weight],
+        {"epsilon": epsilon},
+        domain="com.microsoft",
+        outputs=4,
+        like=last.outputs[0],
+    )
+    _move_sum(total, norm)
+    _put(norm, last)
+
+
+def _replace_alone(
+    last: ir.Node, op_type: str, source: ir.Value, weight: ir.Value | None, epsilon: float
+) -> None:
+    attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
+    norm = insert_node(last, op_type, [source, weight], attributes, like=last.outputs[0])
+    _put(norm, last)
+
+
+def _put(norm: ir.Node, last: ir.Node) -> None:
     graph = last.graph
     assert graph is not None
-    output = last.outputs[0]
-    total = made_by(source, "Add")
-    if total is not None and len(source.shape or ()) == 3 and same_shape(*total.inputs):
-        norm = insert_node(
-            last,
-            "SkipSimplifiedLayerNormalization",
-            [*total.inputs, weight],
-            {"epsilon": epsilon},
-            domain="com.microsoft",
-            outputs=4,
-            like=output,
-        )
-        _move_sum(total, norm)
-    else:
-        norm = insert_node(
-            last,
-            "SimplifiedLayerNormalization",
-            [source, weight],
-            {"axis": -1, "epsilon": epsilon, "stash_type": 1},
-            like=output,
-        )
-    replace_value(output, norm.outputs[0])
+    replace_value(last.outputs[0], norm.outputs[0])
     graph.remove(last, safe=True)
 
 

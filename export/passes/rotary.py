@@ -1,9 +1,10 @@
-"""Let the attention op rotate queries and keys itself.
+"""Let one op rotate queries and keys: the attention op itself, or RotaryEmbedding-23.
 
 Requires: attention ops as traced, their queries and keys rotated by halves in standard ops
 (`x*cos + concat(-x2, x1)*sin`) with cos and sin computed from the positions alone.
-Ensures: such a layer's op has `do_rotary=1` and two tables `[context, head_dim/2]`, shared by all
-layers with the same frequencies; a layer that rotates in another way, or not at all, is unchanged.
+Ensures: such a rotation is done by the fused attention op (`do_rotary=1`), or in the portable
+flavour by an op of its own, from two tables `[context, head_dim/2]` that all layers with the same
+frequencies share; a layer that rotates in another way, or not at all, is unchanged.
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ from .pattern import (
     as_tensor,
     constant,
     inputs_either_way,
+    insert_node,
     made_by,
     only_use,
     replace_value,
@@ -27,9 +29,12 @@ from .pattern import (
 _HALF = 2**62  # slices to the end carry huge numbers
 
 
+Angles = tuple[ir.Value, ir.Value]  # cosine and sine, as traced or as tables
+
+
 def rotate_in_attention(model: ir.Model, *, context: int) -> int:
     """Move rotation into the attention ops, in place; return how many layers were changed."""
-    tables: dict[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value] | None] = {}
+    tables: dict[Angles, Angles | None] = {}
     changed = 0
     for node in list(model.graph):
         if node.op_type != "GroupQueryAttention":
@@ -37,10 +42,7 @@ def rotate_in_attention(model: ir.Model, *, context: int) -> int:
         rotated = [_find_rotated(node, index) for index in (0, 1)]
         if rotated[0] is None or rotated[1] is None or rotated[0].angles != rotated[1].angles:
             continue
-        angles = rotated[0].angles
-        if angles not in tables:
-            tables[angles] = _make_tables(model, angles, context, number=len(tables))
-        table = tables[angles]
+        table = _tables_of(model, tables, rotated[0].angles, context)
         if table is None:
             continue
         for found in rotated:
@@ -50,6 +52,27 @@ def rotate_in_attention(model: ir.Model, *, context: int) -> int:
         node.replace_input_with(7, table[0])
         node.replace_input_with(8, table[1])
         node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
+        changed += 1
+    return changed
+
+
+def rotate_by_op(model: ir.Model, *, context: int) -> int:
+    """Rotate by RotaryEmbedding-23, in place; return how many queries and keys were changed."""
+    positions = _positions(model)
+    tables: dict[Angles, Angles | None] = {}
+    changed = 0
+    for node in list(model.graph):
+        place = {"Attention": 0, "TensorScatter": 1}.get(node.op_type)
+        found = None if place is None else _find_rotated(node, place)
+        table = None if found is None else _tables_of(model, tables, found.angles, context)
+        if found is None or table is None:
+            continue
+        last = found.output.producer()
+        assert last is not None
+        op = insert_node(
+            last, "RotaryEmbedding", [found.source, *table, positions], like=found.output
+        )
+        replace_value(found.output, op.outputs[0])
         changed += 1
     return changed
 
@@ -123,14 +146,26 @@ def _slice_range(value: ir.Value | None, source: ir.Value, rank: int) -> tuple[i
     return start, min(end, _HALF)
 
 
-def _make_tables(
-    model: ir.Model, angles: tuple[ir.Value, ir.Value], context: int, *, number: int
-) -> tuple[ir.Value, ir.Value] | None:
+def _positions(model: ir.Model) -> ir.Value:
+    """Return the value that says where the fed tokens stand: an input, or the marked node."""
+    given = [value for value in model.graph.inputs if value.name == "position_ids"]
+    marked = [node.outputs[0] for node in model.graph if node.op_type == "Positions"]
+    return (given + marked)[0]
+
+
+def _tables_of(
+    model: ir.Model, tables: dict[Angles, Angles | None], angles: Angles, context: int
+) -> Angles | None:
+    if angles not in tables:
+        tables[angles] = _make_tables(model, angles, context, number=len(tables))
+    return tables[angles]
+
+
+def _make_tables(model: ir.Model, angles: Angles, context: int, *, number: int) -> Angles | None:
     """Compute cos and sin for all positions by running the graph's own ops; None if impossible."""
-    marks = [node.outputs[0] for node in model.graph if node.op_type == "Positions"]
     tables = []
     for value in angles:
-        table = _evaluate(model, marks[0], value, context)  # [context, width]
+        table = _evaluate(model, _positions(model), value, context)  # [context, width]
         half = table.shape[-1] // 2 if table is not None else 0
         if table is None or not np.array_equal(table[:, :half], table[:, half:]):
             return None

@@ -2,7 +2,7 @@
 
 Requires: linear layers in their one form. Ensures: a weight that only one product reads is stored
 turned and its Transpose is gone; one that is read elsewhere too (a tied head) stays as it is and
-its product becomes a Gemm, which reads it turned.
+its product over rows of one batch becomes a Gemm, which reads it turned.
 """
 
 import numpy as np
@@ -21,8 +21,10 @@ def place_weights(model: ir.Model) -> int:
         assert turn is not None
         if only_use(linear.weight) is not None and only_use(turn) is not None:
             linear.product.replace_input_with(1, _turned(model.graph, linear.weight))
-        else:
+        elif linear.source.shape is not None and linear.source.shape[0] == 1:
             _make_gemm(model.graph, linear)
+        else:
+            continue
         count += 1
     tidy(model)
     return count

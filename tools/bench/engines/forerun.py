@@ -102,9 +102,9 @@ class Forerun:
         token = job.prompt_ids[-1]
         emit([token])
         # The session's cached binding: nothing stands between two passes but its three integers.
-        step = target._step(1, 1)
+        step = target.steps.of(1, 1)
         for past in range(length, length + job.max_tokens - 1):
-            step.run([token], past=past)
+            step.run([[token]], [past])
             emit([token])
 
 

@@ -19,12 +19,12 @@ def time_widths(model: OnnxModel, past: int) -> dict[str, list[float]]:
     widths = [width for width in WIDTHS if past + width <= model.context]
     model.cache.reserve(past + max(widths))
     model.score([_TOKEN] * past, 1)
-    steps = {width: model._step(width, width) for width in widths}
+    steps = {width: model.steps.of(width, width) for width in widths}
     seconds: dict[str, list[float]] = {str(width): [] for width in widths}
     for turn in range(_WARM_UPS + _ROUNDS):
         for width, step in steps.items():
             began = perf_counter()
-            step.run([_TOKEN] * width, past=past)
+            step.run([[_TOKEN] * width], [past])
             if turn >= _WARM_UPS:
                 seconds[str(width)].append(round(perf_counter() - began, 7))
     return seconds
