@@ -19,7 +19,7 @@ BLOCK_SIZES = (16, 32, 64, 128, 256)
 LARGEST_STANDARD_BLOCK = 128  # of int4 weights, as TensorRT takes them
 SHORTEST_CONTEXT = 64  # the parity gate needs so many tokens
 # The runtime knows these by other means.
-TAKEN_NAMES = ("target", "suffix", "lookup")
+TAKEN_NAMES = ("target", "suffix", "lookup", "ngram")
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _NO_KERNELS = {
     "bfloat16": "ONNX Runtime has no bfloat16 kernels on the CPU",

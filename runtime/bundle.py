@@ -102,11 +102,14 @@ def _read_text(path: Path) -> str:
 
 
 def _referenced(manifest: Manifest) -> list[str]:
-    template = manifest.tokenizer.chat_template
     models = manifest.models
-    names = [model.graph for model in models]
+    names = [*(model.graph for model in models), manifest.tokenizer.file]
     names += [model.token_ids for model in models if model.token_ids is not None]
-    return [*names, manifest.tokenizer.file, *([] if template is None else [template])]
+    if manifest.tokenizer.chat_template is not None:
+        names.append(manifest.tokenizer.chat_template)
+    if manifest.ngram is not None:
+        names.append(manifest.ngram.file)
+    return names
 
 
 def _check_file(folder: Path, file: FileEntry) -> None:

@@ -7,6 +7,7 @@ token is worth the probability that it and all before it stay.
 
 - A copier's proposal is cut where its tokens stop paying. They were never drawn, so a cut tells
   nothing of a draw.
+- An n-gram table draws, so that its tokens are asked for one by one: a token's law says if it pays.
 - A model drafts a round of its own at a time and goes on while the next token is worth its cost,
   as seen from the tokens before it: never from the token itself, which would bias the output.
 - A drafter that does not pay rests, and is asked for one token now and then, at doubling distances.
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import mul
 
-from .drafters import Drafter, Proposal
+from .drafters import Drafter, NgramDrafter, Proposal
 from .noise import Noise
 from .speculate import ModelDrafter, Verdict
 from .stats import Choices
@@ -52,6 +53,7 @@ _DEPTHS = 64  # costs are looked up once for so many tokens of cache
 # the length of the match.
 COPIER_PRIOR = Prior(offset=-0.4, slope=1.05, offset_weight=2.0, slope_weight=8.0)
 MODEL_PRIOR = Prior(offset=-0.6, slope=1.05, offset_weight=2.0, slope_weight=8.0)
+NGRAM_PRIOR = Prior(offset=-1.2, slope=0.4, offset_weight=2.0, slope_weight=8.0)
 SAMPLED_PRIOR = Prior(offset=1.7, slope=0.3, offset_weight=2.0, slope_weight=8.0)
 MODEL_ACCEPTANCE = 0.75
 
@@ -79,6 +81,11 @@ class Candidate:
     def chances(self, proposal: Proposal) -> list[float]:
         """Return for each token the probability that it stays if all before it do."""
         return [self.survival.probability(signal) for signal in proposal.signals]
+
+    def foresee(self, offer: Proposal, most: int) -> list[float]:
+        """Return the chances of drawn tokens, and the forecast for those after them."""
+        known = self.chances(offer)
+        return known and [*known, *[self.acceptance] * (most - len(known))]
 
     def learn(self, drafted: Proposal, accepted: int) -> None:
         """Take in what became of a proposal."""
@@ -157,6 +164,8 @@ class Controller:
         self._used = best.candidate
         if isinstance(best.candidate.drafter, ModelDrafter):
             proposal = self._draft(best, context, most, passes, noise)
+        elif isinstance(best.candidate.drafter, NgramDrafter):
+            proposal = self._extend(best, context, most, passes, noise)
         else:
             offer, count = best.offer, best.count
             proposal = Proposal(
@@ -223,8 +232,9 @@ class Controller:
             cost = self._token_cost(drafter, len(context))
             catch_up = self._catch_up(drafter, len(context))
         else:
-            offer = drafter.propose(context, most, noise=noise)
-            chances = candidate.chances(offer)
+            draws = isinstance(drafter, NgramDrafter)
+            offer = drafter.propose(context, 1 if draws else most, noise=noise)
+            chances = candidate.foresee(offer, most) if draws else candidate.chances(offer)
             cost = catch_up = 0.0
         gain, count = self._best(chances, cost, passes, catch_up=catch_up)
         may_probe = bool(chances) and candidate.rested >= candidate.rest
@@ -302,9 +312,7 @@ class Controller:
             part = drafter.propose_round(sequence, wanted, noise=noise)
             if not part.tokens:
                 break
-            proposal.tokens.extend(part.tokens)
-            proposal.laws.extend(part.laws)
-            proposal.signals.extend(part.signals)
+            proposal.extend(part)
             self._drafting += len(part.tokens) * cost
             survived *= math.prod(candidate.chances(part))
             _, wanted = self._best(
@@ -314,6 +322,28 @@ class Controller:
                 survived=survived,
                 drafted=len(proposal.tokens),
             )
+        return proposal
+
+    def _extend(
+        self,
+        plan: _Plan,
+        context: Sequence[int],
+        most: int,
+        passes: list[float],
+        noise: Noise,
+    ) -> Proposal:
+        """Draw from a table, token by token, as long as the next one's law makes it pay."""
+        candidate, proposal, wanted = plan.candidate, plan.offer, plan.count
+        assert candidate is not None
+        survived = math.prod(candidate.chances(proposal))
+        while wanted and (left := most - len(proposal.tokens)):
+            part = candidate.drafter.propose([*context, *proposal.tokens], 1, noise=noise)
+            chances = candidate.foresee(part, left)
+            done = len(proposal.tokens)
+            _, wanted = self._best(chances, 0.0, passes, survived=survived, drafted=done)
+            if wanted:
+                proposal.extend(part)
+                survived *= chances[0]
         return proposal
 
     def _read_on(self, drafter: ModelDrafter, depth: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .bundle import Bundle
 from .costs import TARGET, CostTable
-from .manifest import ModelEntry
+from .manifest import ModelEntry, NgramEntry
 from .memory import CACHED_TOKENS, memory_bytes, token_bytes
 from .stages import default_stages
 from .stats import Stats
@@ -32,6 +32,9 @@ def describe_bundle(bundle: Bundle, costs: CostTable | None = None) -> Iterator[
         yield ""
         yield from _describe_model(bundle, model)
         yield f"  a pass        {_describe_passes(model, costs)}"
+    if manifest.ngram is not None:
+        yield ""
+        yield from _describe_ngram(bundle, manifest.ngram)
 
 
 def describe_store(path: Path) -> dict[str, str | int]:
@@ -78,6 +81,13 @@ def _describe_passes(model: ModelEntry, costs: CostTable | None) -> str:
     taken = [(width, costs.seconds(name, width=width, depth=costs.depth)) for width in (1, 4, 8)]
     said = ", ".join(f"{1e3 * seconds:.1f} ms for {width}" for width, seconds in taken)
     return f"{said} tokens (python -m runtime costs)"
+
+
+def _describe_ngram(bundle: Bundle, table: NgramEntry) -> Iterator[str]:
+    size = (bundle.folder / table.file).stat().st_size
+    yield f"n-grams 'ngram': up to {table.order} tokens, of {table.source}"
+    yield f"  counted       {table.counted} tokens"
+    yield f"  on disk       {size / _MIB:.1f} MiB"
 
 
 def _describe_parity(model: ModelEntry) -> Iterator[str]:

@@ -23,12 +23,15 @@ from .kept_costs import CostKey, make_key, read_costs
 from .manifest import ModelEntry
 from .memory import choose_drafts
 from .model import OnnxModel
+from .ngram import NgramTable
+from .ngram_file import open_table
 from .noise import Noise
 from .providers import Threads, count_threads, make_provider
-from .request import Options, Request, make_request
+from .request import Options, Request, check_ids, make_request
 from .sampling import check_bias
 from .speculate import Watch, watch_nothing
 from .stack import Stack, make_stack, plan_stages
+from .stages import Stage
 from .stats import Stats
 from .store import Store
 from .template import ChatTemplate
@@ -64,6 +67,7 @@ class Engine:
         measure_costs: bool = True,
         store: Store | None = None,
         threads_asked: int | None = None,
+        ngrams: NgramTable | None = None,
     ) -> None:
         self.bundle = bundle
         self._target: OnnxModel | None = target
@@ -75,6 +79,7 @@ class Engine:
             make_key(bundle, provider=target.session.provider, threads=threads_asked)
         )
         self._store = store
+        self._ngrams = ngrams
         self._lock = Lock()
         self._holder: int | None = None
 
@@ -150,6 +155,7 @@ class Engine:
             measure_costs=measure_costs,
             store=past,
             threads_asked=threads,
+            ngrams=open_table(bundle),
         )
 
     @property
@@ -276,7 +282,7 @@ class Engine:
             prompt: the prompt's token ids.
             watch: called after every round of every level.
         """
-        stages = plan_stages(list(self.drafts), request, is_controlled=self._has_costs)
+        stages = self._plan_stages(request)
         has_choice = self._has_costs and any(stage.k is None for stage in stages)
         costs = self._costs.obtain(self.target, self._drafts) if has_choice else None
         return make_stack(
@@ -289,6 +295,7 @@ class Engine:
             costs=costs,
             watch=self._costs.watch_with({TARGET: self.target, **self._drafts}, watch),
             archive=self._store.archive if self._store else None,
+            ngrams=self._ngrams,
         )
 
     def close(self) -> None:
@@ -319,9 +326,17 @@ class Engine:
     ) -> tuple[Request, list[int]]:
         ids = self.encode(prompt, messages=messages)
         request = make_request(options)
-        plan_stages(list(self.drafts), request, is_controlled=self._has_costs)  # is it possible?
+        self._plan_stages(request)  # is it possible?
         check_bias(request.sampling.logit_bias, self.target.vocabulary)
         return request, ids
+
+    def _plan_stages(self, request: Request) -> tuple[Stage, ...]:
+        return plan_stages(
+            list(self.drafts),
+            request,
+            is_controlled=self._has_costs,
+            has_ngrams=self._ngrams is not None,
+        )
 
     def _encode(self, prompt: str | Sequence[int] | None, messages: Messages | None) -> list[int]:
         target = self.target
@@ -336,7 +351,7 @@ class Engine:
             return self._template.encode(messages, self.tokenizer)
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True)
-        return _check_ids(prompt, target.vocabulary)
+        return check_ids(prompt, target.vocabulary)
 
     def _answer(
         self, ids: list[int], request: Request, started: float, watch: Watch
@@ -378,15 +393,3 @@ class Engine:
                 yield
             finally:
                 self._holder = None
-
-
-def _check_ids(ids: object, vocabulary: int) -> list[int]:
-    if not isinstance(ids, Sequence) or isinstance(ids, bytes | bytearray):
-        raise RequestError(f"prompt must be a text or a list of token ids, but is {ids!r}")
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
-            raise RequestError(
-                f"prompt holds the token id {token!r}, but ids are whole numbers from 0 to "
-                f"{vocabulary - 1}"
-            )
-    return list(ids)

@@ -99,10 +99,21 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NgramEntry:
+    """A table of n-grams: its file, the longest n, how many tokens were counted, and of what."""
+
+    file: str
+    order: int
+    counted: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """A whole bundle. `models` starts with the target; drafts follow, nearest to the target first.
 
     `end_ids` is the union of the end-of-text ids of every source the target's checkpoint has.
+    `ngram` is the n-gram table, where one was built.
     """
 
     producer: str
@@ -110,6 +121,7 @@ class Manifest:
     models: tuple[ModelEntry, ...]
     files: tuple[FileEntry, ...]
     end_ids: tuple[int, ...]
+    ngram: NgramEntry | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -149,6 +161,7 @@ def parse_manifest(text: str) -> Manifest:
         models=tuple(_parse_model(item) for item in _get(raw, "models", list)),
         files=tuple(_parse_file(item) for item in _get(raw, "files", list)),
         end_ids=tuple(_check(item, int, "end_ids") for item in _get(raw, "end_ids", list)),
+        ngram=_parse_ngram(_optional(raw, "ngram", dict)),
     )
     _check_roles(manifest)
     _check_widths(manifest)
@@ -250,6 +263,17 @@ def _parse_model(raw: object) -> ModelEntry:
     )
 
 
+def _parse_ngram(raw: Mapping[str, Any] | None) -> NgramEntry | None:
+    if raw is None:
+        return None
+    return NgramEntry(
+        file=_get(raw, "file", str, "ngram"),
+        order=_positive(raw, "order", "ngram"),
+        counted=_positive(raw, "counted", "ngram"),
+        source=_get(raw, "source", str, "ngram"),
+    )
+
+
 def _parse_file(raw: object) -> FileEntry:
     raw = _check(raw, dict, "files[]")
     return FileEntry(
@@ -266,8 +290,9 @@ def _get(raw: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T:
     return _check(raw[key], kind, name)
 
 
-def _optional(raw: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
-    return None if raw.get(key) is None else _check(raw[key], kind, f"{where}: {key}")
+def _optional(raw: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
+    name = f"{where}: {key}" if where else key
+    return None if raw.get(key) is None else _check(raw[key], kind, name)
 
 
 def _positive(raw: Mapping[str, Any], key: str, where: str) -> int:

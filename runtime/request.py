@@ -114,6 +114,23 @@ def make_request(options: Options) -> Request:
     return replace(request, seed=int(request.seed))  # NumPy's whole numbers are welcome too
 
 
+def check_ids(ids: object, vocabulary: int) -> list[int]:
+    """Return a prompt's token ids as a list.
+
+    Raises:
+        RequestError: they are no list, or one of them is no token.
+    """
+    if not isinstance(ids, Sequence) or isinstance(ids, bytes | bytearray):
+        raise RequestError(f"prompt must be a text or a list of token ids, but is {ids!r}")
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise RequestError(
+                f"prompt holds the token id {token!r}, but ids are whole numbers from 0 to "
+                f"{vocabulary - 1}"
+            )
+    return list(ids)
+
+
 def _read_speculate(speculate: object, k: int | None) -> tuple[str, int | None]:
     """Return the mode and k: `k=4` is another way to say k."""
     if not isinstance(speculate, str) or not speculate.startswith("k="):

@@ -18,7 +18,8 @@ from .errors import ForerunError, NoTokenLeftError, RequestError
 from .law import Law, race
 from .noise import Noise
 
-Row = NDArray[np.float32]  # [vocabulary]
+Row = NDArray[np.float32]  # [vocabulary], or one number for each of some ids
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,7 @@ class Sampler:
     ) -> None:
         self._settings = settings
         self._tells_certainty = tells_certainty
+        self._vocabulary = vocabulary
         self._prompt_length = prompt_length
         self._noise = noise
         self._end_ids = np.array(end_ids, np.int64)
@@ -138,34 +140,75 @@ class Sampler:
         """Return the law of the token after the first `length` tokens of `prefix`."""
         if not self._is_plain:
             row = self.adjusted(row, prefix, length)
+        return self._choose(row, length)
+
+    def sparse_law(
+        self, ids: Ids, weights: NDArray[Any], prefix: Sequence[int], length: int
+    ) -> Law | None:
+        """Return the law of the same place where only the tokens `ids` are possible.
+
+        Args:
+            ids: token ids, ascending; `[n]`.
+            weights: their probabilities before all settings; `[n]`.
+            prefix: the tokens before, drafted ones included.
+            length: how many of them stand before the token.
+
+        Returns:
+            `None` when the settings ban every one of them.
+        """
+        with np.errstate(divide="ignore"):  # the log of 0 means: never
+            row = np.log(weights).astype(np.float32)
+        if not self._is_plain:
+            row = self.adjusted(row, prefix, length, ids)
+        return self._choose(row, length, ids) if row.max() > -np.inf else None
+
+    def _choose(self, row: Row, length: int, ids: Ids | None = None) -> Law:
         if self._settings.is_greedy:
-            token = _arg_max(row)
-            return Law.point(token, _lead(row, token) if self._tells_certainty else None)
+            place = _arg_max(row)
+            certainty = _lead(row, place) if self._tells_certainty else None
+            return Law.point(place if ids is None else int(ids[place]), certainty)
         law = make_law(row, self._settings)
+        if ids is not None:
+            law = Law(law.weights, ids if law.ids is None else ids[law.ids])
         if self._settings.coupled:
-            token = race(law, self._noise.exponentials(length, len(row)))
+            token = race(law, self._noise.exponentials(length, self._vocabulary))
             return Law.point(token, float(law.probability(token)))
         return law
 
-    def adjusted(self, row: Row, prefix: Sequence[int], length: int) -> Row:
-        """Return the row after bias, held back end tokens and penalties, before temperature."""
+    def adjusted(self, row: Row, prefix: Sequence[int], length: int, ids: Ids | None = None) -> Row:
+        """Return the row after bias, held back end tokens and penalties, before temperature.
+
+        The row stands for the tokens `ids`, ascending, or for all.
+        """
         row = row.copy()
-        row[self._bias_ids] += self._bias
+        places, known = _find(self._bias_ids, ids)
+        row[places] += self._bias[known]
         if length - self._prompt_length < self._settings.min_tokens:
-            row[self._end_ids] = -np.inf
+            row[_find(self._end_ids, ids)[0]] = -np.inf
         if self._has_penalties:
             self._counts.sync(prefix, length)
-            self._penalise(row)
+            self._penalise(row, ids)
         return row
 
-    def _penalise(self, row: Row) -> None:
+    def _penalise(self, row: Row, ids: Ids | None) -> None:
         settings = self._settings
         seen, output, counts = self._counts.arrays()
-        values = row[seen]
+        places, _ = _find(seen, ids)
+        values = row[places]
         factor = np.float32(settings.repetition_penalty)
-        row[seen] = np.where(values > 0, values / factor, values * factor)
-        row[output] -= np.float32(settings.presence_penalty)
-        row[output] -= np.float32(settings.frequency_penalty) * counts
+        row[places] = np.where(values > 0, values / factor, values * factor)
+        places, known = _find(output, ids)
+        row[places] -= np.float32(settings.presence_penalty)
+        row[places] -= np.float32(settings.frequency_penalty) * counts[known]
+
+
+def _find(tokens: Ids, ids: Ids | None) -> tuple[Ids, Any]:
+    """Return where among the ascending `ids` the tokens stand, and which of them do."""
+    if ids is None:
+        return tokens, slice(None)
+    places = ids.searchsorted(tokens).clip(max=len(ids) - 1)
+    known = ids[places] == tokens
+    return places[known], known
 
 
 class _Counts:

@@ -165,9 +165,7 @@ class ModelDrafter:
             part = self.propose_round([*context, *proposal.tokens], wanted, noise=noise)
             if not part.tokens:
                 break
-            proposal.tokens.extend(part.tokens)
-            proposal.laws.extend(part.laws)
-            proposal.signals.extend(part.signals)
+            proposal.extend(part)
         return proposal
 
     def propose_round(self, context: Sequence[int], k: int, *, noise: Noise) -> Proposal:

@@ -12,20 +12,30 @@ from .controller import (
     COPIER_PRIOR,
     LONGEST,
     MODEL_PRIOR,
+    NGRAM_PRIOR,
     SAMPLED_PRIOR,
     Candidate,
     Controller,
     PassCost,
 )
 from .costs import CostTable, Mode
-from .drafters import Archive, Drafter, FirstOf, LookupDrafter, NoDrafter, SuffixDrafter
+from .drafters import (
+    Archive,
+    Drafter,
+    FirstOf,
+    LookupDrafter,
+    NgramDrafter,
+    NoDrafter,
+    SuffixDrafter,
+)
 from .errors import RequestError
 from .model import Model
+from .ngram import NgramTable
 from .noise import Noise
 from .request import Request
 from .sampling import Sampler
 from .speculate import Level, ModelDrafter, Verdict, Watch, watch_nothing
-from .stages import LOOKUP, Stage, default_stages, parse_stages
+from .stages import LOOKUP, NGRAM, Stage, default_stages, parse_stages
 from .stats import Choices, LevelStats
 from .survival import Survival
 from .window import Window
@@ -71,6 +81,7 @@ def make_stack(
     costs: CostTable | None = None,
     watch: Watch = watch_nothing,
     archive: Archive | None = None,
+    ngrams: NgramTable | None = None,
 ) -> Stack:
     """Return the levels for this request; all caches keep what `prompt` shares with them.
 
@@ -84,28 +95,38 @@ def make_stack(
         costs: what passes cost here: stages without a k are then drafted as far as it pays.
         watch: told of every round of every level.
         archive: past sequences for the suffix drafter.
+        ngrams: the bundle's n-gram table.
 
     Raises:
         RequestError: the stages do not fit the bundle.
     """
     levels: list[Level] = []
-    stages = plan_stages(list(drafts), request, is_controlled=costs is not None)
+    stages = plan_stages(
+        list(drafts), request, is_controlled=costs is not None, has_ngrams=ngrams is not None
+    )
 
-    def make_level(name: str, model: Model, below: Stage | None, drafter: Drafter) -> Level:
-        model.begin(prompt, even_widths=request.has_even_widths)
-        sampler = Sampler(
+    def make_sampler(vocabulary: int, *, tells_certainty: bool) -> Sampler:
+        return Sampler(
             request.sampling,
-            vocabulary=model.vocabulary,
+            vocabulary=vocabulary,
             prompt_length=len(prompt),
             end_ids=end_ids,
             noise=noise,
-            tells_certainty=name != TARGET,
+            tells_certainty=tells_certainty,
         )
+
+    def make_free(name: str, *, is_alone: bool) -> Drafter:
+        if name == NGRAM and ngrams is not None:
+            return NgramDrafter(ngrams, make_sampler(target.vocabulary, tells_certainty=False))
+        return _copier(name, archive, is_alone=is_alone)
+
+    def make_level(name: str, model: Model, below: Stage | None, drafter: Drafter) -> Level:
+        model.begin(prompt, even_widths=request.has_even_widths)
         level = Level(
             name=name,
             model=model,
             drafter=drafter,
-            sampler=sampler,
+            sampler=make_sampler(model.vocabulary, tells_certainty=name != TARGET),
             rule=_rule(request, below),
             k=LONGEST if isinstance(drafter, Controller) else _width(below),
             stats=LevelStats(),
@@ -120,9 +141,7 @@ def make_stack(
     for stage, above in zip(stages, drafts_for, strict=True):
         has_choice = costs is not None and stage.k is None
         is_alone = stage.model is None or has_choice
-        members: list[Drafter] = [
-            _copier(name, archive, is_alone=is_alone) for name in stage.copiers
-        ]
+        members = [make_free(name, is_alone=is_alone) for name in stage.free]
         if stage.model is not None:
             own: Model = drafts[stage.model]
             own = Window(own) if has_choice else own
@@ -139,7 +158,7 @@ def make_stack(
 
 
 def plan_stages(
-    drafts: Sequence[str], request: Request, *, is_controlled: bool
+    drafts: Sequence[str], request: Request, *, is_controlled: bool, has_ngrams: bool = False
 ) -> tuple[Stage, ...]:
     """Return the stages that the request asks of a bundle with these drafts, bottom first.
 
@@ -147,6 +166,7 @@ def plan_stages(
         drafts: their names, nearest to the target first.
         request: what was asked.
         is_controlled: by default, copiers that only cost when they pay stand beside a model.
+        has_ngrams: whether the bundle has an n-gram table.
 
     Raises:
         RequestError: the stages do not fit the bundle.
@@ -156,7 +176,7 @@ def plan_stages(
     if request.stages is None:
         stages = default_stages(drafts, is_controlled=is_controlled and request.k is None)
     else:
-        stages = parse_stages(request.stages, drafts)
+        stages = parse_stages(request.stages, drafts, has_ngrams=has_ngrams)
     if request.k is None or not stages:
         return stages
     if stages[-1].k is not None:
@@ -179,10 +199,10 @@ def _copier(name: str, archive: Archive | None, *, is_alone: bool) -> Drafter:
 
 
 def _rule(request: Request, below: Stage | None) -> Rule:
-    """Return the level's rule: matching for point laws, the token rule for point-mass drafts."""
+    """Return the level's rule: matching for point laws, the token rule for copied drafts."""
     if request.sampling.is_matched:
         return RULES["match"]
-    if below is None or below.model is None:
+    if below is None or (below.model is None and NGRAM not in below.free):
         return RULES["token"]
     return RULES["block" if request.rule == "auto" else request.rule]
 
@@ -196,9 +216,9 @@ def _control(
 ) -> Controller:
     """Return the members under a controller that knows what passes of the model above cost."""
     drawn = MODEL_PRIOR if request.sampling.is_matched else SAMPLED_PRIOR
+    priors = {ModelDrafter: drawn, NgramDrafter: NGRAM_PRIOR}
     candidates = [
-        Candidate(member, Survival(drawn if isinstance(member, ModelDrafter) else COPIER_PRIOR))
-        for member in members
+        Candidate(member, Survival(priors.get(type(member), COPIER_PRIOR))) for member in members
     ]
     names = [member.name for member in members if isinstance(member, ModelDrafter)]
     return Controller(

@@ -13,20 +13,21 @@ from .request import MAX_DRAFT
 
 SUFFIX = "suffix"
 LOOKUP = "lookup"
-# Drafters that need no model: they copy from the sequence itself.
+NGRAM = "ngram"
+# Drafters that every bundle has: they copy from the sequence itself.
 COPIERS = (SUFFIX, LOOKUP)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one level drafts with: copiers, then at most one model of the bundle."""
+    """What one level drafts with: drafters without a model, then at most one of the bundle's."""
 
-    copiers: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
     model: str | None = None
     k: int | None = None
 
     def __str__(self) -> str:
-        names = "|".join([*self.copiers, *([self.model] if self.model else [])])
+        names = "|".join([*self.free, *([self.model] if self.model else [])])
         return names if self.k is None else f"{names}:{self.k}"
 
 
@@ -41,13 +42,21 @@ def default_stages(drafts: Sequence[str], *, is_controlled: bool) -> tuple[Stage
     return (*(Stage(model=name) for name in reversed(drafts[1:])), nearest)
 
 
-def parse_stages(texts: Sequence[str], drafts: Collection[str]) -> tuple[Stage, ...]:
+def parse_stages(
+    texts: Sequence[str], drafts: Collection[str], *, has_ngrams: bool = False
+) -> tuple[Stage, ...]:
     """Return the stages that `texts` spell, bottom first.
 
+    Args:
+        texts: one a stage.
+        drafts: the names of the bundle's drafts.
+        has_ngrams: whether the bundle has an n-gram table too.
+
     Raises:
-        RequestError: a name is neither a copier nor among `drafts`, or stands where it cannot.
+        RequestError: a name is not one that the bundle offers, or stands where it cannot.
     """
-    stages = tuple(_parse(text, drafts) for text in texts)
+    free = (*COPIERS, NGRAM) if has_ngrams else COPIERS
+    stages = tuple(_parse(text, drafts, free) for text in texts)
     for stage in stages[1:]:
         if stage.model is None:
             raise RequestError(
@@ -59,18 +68,23 @@ def parse_stages(texts: Sequence[str], drafts: Collection[str]) -> tuple[Stage, 
     return stages
 
 
-def _parse(text: str, drafts: Collection[str]) -> Stage:
+def _parse(text: str, drafts: Collection[str], free: Collection[str]) -> Stage:
     spelled, colon, number = text.partition(":")
     names = [name.strip() for name in spelled.split("|")]
     for name in names:
-        if name not in COPIERS and name not in drafts:
-            offer = ", ".join([*COPIERS, *drafts])
-            raise RequestError(f"stages must name drafters of this bundle ({offer}), not {name!r}")
-    models = [name for name in names if name not in COPIERS]
-    copiers = tuple(name for name in names if name in COPIERS)
-    if len(models) > 1 or len(set(copiers)) != len(copiers):
+        if name not in free and name not in drafts:
+            offer = ", ".join([*free, *drafts])
+            cure = ": build it with  python -m tools.ngram" if name == NGRAM else ""
+            raise RequestError(
+                f"stages must name drafters of this bundle ({offer}), not {name!r}{cure}"
+            )
+    models = [name for name in names if name not in free]
+    unguarded = tuple(name for name in names if name in free)
+    if len(models) > 1 or len(set(unguarded)) != len(unguarded):
         raise RequestError(f"stages: {spelled} must offer at most one model, and no drafter twice")
-    return Stage(copiers, models[0] if models else None, _parse_k(text, number) if colon else None)
+    return Stage(
+        unguarded, models[0] if models else None, _parse_k(text, number) if colon else None
+    )
 
 
 def _parse_k(text: str, number: str) -> int:

@@ -82,7 +82,10 @@ class TableModel:
 
 
 class ExactSampler:
-    """Takes rows of an exact `TableModel` as the laws they are."""
+    """Takes rows of an exact `TableModel`, or exact sparse weights, as the laws they are."""
+
+    def sparse_law(self, ids: Any, weights: Any, _prefix: Sequence[int], _length: int) -> Law:
+        return Law(weights, ids)
 
     def laws(self, rows: Any, _prefix: Sequence[int]) -> list[Law]:
         return [Law(row) for row in rows]

@@ -4,6 +4,7 @@ The wrong rules and drafters are those that public implementations were seen to 
 the output's law, so every check of exactness must reject each of them.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -15,11 +16,12 @@ from oracle import Oracle
 
 from runtime.acceptance import RULES, Rule, TokenRule
 from runtime.controller import Candidate, Controller, PassCost
-from runtime.drafters import Drafter, NoDrafter, Proposal
+from runtime.drafters import Drafter, NgramDrafter, NoDrafter, Proposal
 from runtime.law import Law
 from runtime.speculate import Level, ModelDrafter, speculate
 from runtime.stats import LevelStats
 from runtime.survival import Prior, Survival
+from tools.counting import count_ngrams
 
 
 def exact_point(token: int) -> Law:
@@ -90,6 +92,17 @@ class Sizes:
         return TableModel(seed, vocabulary=self.vocabulary, exact=True, zeros=self.zeros)
 
 
+class ExactNgram(NgramDrafter):
+    """A drafter over counts in rationals, of a random text."""
+
+    def __init__(self, seed: int, vocabulary: int) -> None:
+        rng = random.Random(seed)
+        text = [rng.randrange(vocabulary) for _ in range(9)]
+        table = count_ngrams([text], order=3, vocabulary=vocabulary)
+        counts = tuple(counts.astype(object) * Fraction(1) for counts in table.counts)
+        super().__init__(replace(table, counts=counts), ExactSampler())
+
+
 Make = Callable[[int, Oracle], Level]
 
 
@@ -113,11 +126,23 @@ def copy_stack(rule: Rule, sizes: Sizes) -> Make:
     return make
 
 
+def ngram_stack(rule: Rule, sizes: Sizes) -> Make:
+    """Return target ← n-grams."""
+
+    def make(seed: int, _oracle: Oracle) -> Level:
+        drafter = ExactNgram(seed + 2000, sizes.vocabulary)
+        return make_level(sizes.model(seed), drafter, rule, sizes.k)
+
+    return make
+
+
 def staged_stack(outer: Rule, inner: Rule, bottom: str, hand_over: str, sizes: Sizes) -> Make:
-    """Return target ← draft ← (copy or second draft), handing up a fixed or variable number."""
+    """Return target ← draft ← (copy, ngram or draft), handing up a fixed or variable number."""
 
     def make(seed: int, _oracle: Oracle) -> Level:
         below: Drafter = CopyDrafter(seed + 2000, sizes.vocabulary)
+        if bottom == "ngram":
+            below = ExactNgram(seed + 2000, sizes.vocabulary)
         if bottom == "draft":
             lowest = make_level(sizes.model(seed + 3000), NoDrafter(), RULES["token"], 0)
             below = ModelDrafter("draft2", lowest)
@@ -146,12 +171,17 @@ class ChoosingSampler:
         return laws
 
 
+_FLAT = Prior(1.0, 1.0, 1.0, 1.0)
+
+
+def control(pass_cost: PassCost, *drafters: Drafter, prior: Prior = _FLAT) -> Controller:
+    """Return a controller over drafters, with little to learn from."""
+    candidates = [Candidate(each, Survival(prior)) for each in drafters]
+    return Controller(candidates, pass_cost=pass_cost, draft_costs={"draft": _cheap})
+
+
 def chosen_stack(rule: Rule, inner: Rule, sizes: Sizes) -> Make:
     """Return target ← (copy | (draft ← copy)), both levels drafted for as far as it pays."""
-
-    def control(pass_cost: PassCost, *drafters: Drafter) -> Controller:
-        candidates = [Candidate(each, Survival(Prior(1.0, 1.0, 1.0, 1.0))) for each in drafters]
-        return Controller(candidates, pass_cost=pass_cost, draft_costs={"draft": _cheap})
 
     def make(seed: int, _oracle: Oracle) -> Level:
         below = control(_cheap, CopyDrafter(seed + 2000, sizes.vocabulary))
@@ -165,8 +195,39 @@ def chosen_stack(rule: Rule, inner: Rule, sizes: Sizes) -> Make:
     return make
 
 
+def chosen_ngram_stack(rule: Rule, sizes: Sizes, *, is_disguised: bool = False) -> Make:
+    """Return target ← n-grams, drafted for as far as it pays where one more row costs nothing.
+
+    Disguised as a copier, drawn tokens are dropped or not by what follows them: that is wrong.
+    """
+
+    def make(seed: int, _oracle: Oracle) -> Level:
+        ngram: Drafter = ExactNgram(seed + 2017, sizes.vocabulary)
+        drafter = control(
+            _stepped, Disguised(ngram) if is_disguised else ngram, prior=Prior(0.0, 2.0, 1.0, 1.0)
+        )
+        level = make_level(sizes.model(seed), drafter, rule, sizes.k)
+        return replace(level, watch=drafter.watch)
+
+    return make
+
+
+class Disguised:
+    """A drafter whose kind nobody knows."""
+
+    name = "disguised"
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.propose = drafter.propose
+        self.rewind = drafter.rewind
+
+
 def _dear(width: int, _depth: int) -> float:
     return 1.0 + 0.3 * (width - 1)
+
+
+def _stepped(width: int, _depth: int) -> float:
+    return 1.0 if width == 1 else 1.6
 
 
 def _cheap(width: int, _depth: int) -> float:
@@ -264,6 +325,10 @@ _POSITIVE = Sizes(zeros=False)
 WRONG_STACKS: dict[str, Make] = {
     "residual replaced by p": draft_stack(ResidualIsTarget(), _POSITIVE),
     "bonus from q": draft_stack(BonusFromDraft(), _POSITIVE),
+    "residual replaced by p over n-grams": ngram_stack(ResidualIsTarget(), _POSITIVE),
+    "drawn tokens cut by their successors": chosen_ngram_stack(
+        RULES["token"], Sizes(vocabulary=2, k=3, zeros=False), is_disguised=True
+    ),
     "always accept": draft_stack(AlwaysAccept(), _POSITIVE),
     "equal to a draw, else draw again": draft_stack(EqualsADraw(), _POSITIVE),
     "greedy with soft law": misreporting_stack("greedy with soft law", _POSITIVE),

@@ -17,17 +17,20 @@ from stacks import (
     WRONG_STACKS,
     Make,
     Sizes,
+    chosen_ngram_stack,
     chosen_stack,
     copy_stack,
     draft_stack,
     make_level,
     match_stack,
+    ngram_stack,
     staged_stack,
 )
 
 import runtime.speculate as speculate_module
 from runtime.acceptance import RULES, Rule
 from runtime.drafters import NoDrafter
+from runtime.drafters import ngram as ngram_module
 from runtime.speculate import ModelDrafter, speculate
 
 CONTEXT = [0, 1]
@@ -38,15 +41,18 @@ STAGED = {
         RULES[outer], RULES[inner], bottom, hand_over, SMALL
     )
     for outer, inner, bottom, hand_over in product(
-        ("token", "block"), ("token", "block"), ("copy", "draft"), ("fixed", "variable")
+        ("token", "block"), ("token", "block"), ("copy", "ngram", "draft"), ("fixed", "variable")
     )
 }
 FLAT = {
     f"{name}-{rule}": stack(RULES[rule], Sizes())
     for rule in ("token", "block")
-    for name, stack in {"draft": draft_stack, "copy": copy_stack}.items()
+    for name, stack in {"draft": draft_stack, "copy": copy_stack, "ngram": ngram_stack}.items()
 } | {"draft-match": match_stack(Sizes())}
 CHOSEN = {
+    f"chosen-ngram-{rule}": chosen_ngram_stack(RULES[rule], Sizes(vocabulary=2, k=3))
+    for rule in ("token", "block")
+} | {
     f"chosen-{outer}-{inner}": chosen_stack(RULES[outer], RULES[inner], SMALL)
     for outer, inner in product(("token", "block"), repeat=2)
 }
@@ -55,9 +61,8 @@ RIGHT_STACKS: dict[str, Make] = FLAT | STAGED | CHOSEN
 
 @pytest.fixture(autouse=True)
 def no_draw_outside_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        speculate_module, "draw", lambda law, uniform: uniform.oracle.draw(law, uniform)
-    )
+    for module in (speculate_module, ngram_module):
+        monkeypatch.setattr(module, "draw", lambda law, uniform: uniform.oracle.draw(law, uniform))
 
 
 def emitted_law(make: Make, seed: int, wanted: int) -> dict[Tokens, Fraction]:

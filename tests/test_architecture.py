@@ -31,6 +31,8 @@ RUNTIME_ORDER = (
     "batch",
     "tree",
     "law",
+    "ngram",
+    "ngram_file",
     "noise",
     "sampling",
     "acceptance",

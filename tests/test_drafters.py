@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.acceptance import RULES
-from runtime.drafters import FirstOf, LookupDrafter, NoDrafter, SuffixDrafter
+from runtime.drafters import FirstOf, LookupDrafter, NgramDrafter, NoDrafter, SuffixDrafter
 from runtime.noise import Noise
 from runtime.sampling import Sampler, Sampling
 from runtime.speculate import Level, ModelDrafter, speculate
 from runtime.stats import LevelStats
+from tools.counting import count_ngrams
 
 VOCABULARY = 5
 
@@ -43,16 +44,32 @@ def make_draft(*, seed=1, context=64, below=None, vocabulary=VOCABULARY, setting
     )
 
 
+def make_ngram(*, settings=None):
+    sequences = np.random.default_rng(0).integers(0, VOCABULARY - 1, [4, 12]).tolist()
+    sampler = Sampler(
+        settings or Sampling(),
+        vocabulary=VOCABULARY,
+        prompt_length=1,
+        end_ids=(),
+        noise=Noise(0),
+    )
+    return NgramDrafter(count_ngrams(sequences, order=3, vocabulary=VOCABULARY), sampler)
+
+
 DRAFTERS = {
     "none": NoDrafter,
     "lookup": LookupDrafter,
     "short lookup": lambda: LookupDrafter(longest=1, shortest=1),
     "suffix": SuffixDrafter,
     "eager suffix": lambda: SuffixDrafter(shortest=1),
+    "n-grams": make_ngram,
+    "greedy n-grams": lambda: make_ngram(settings=Sampling(temperature=0)),
     "model": make_draft,
     "model with a short context": lambda: make_draft(context=6),
     "model over lookup": lambda: make_draft(below=LookupDrafter(longest=2, shortest=1)),
     "model over suffix": lambda: make_draft(below=SuffixDrafter(shortest=1)),
+    "model over n-grams": lambda: make_draft(below=make_ngram()),
+    "suffix or n-grams": lambda: FirstOf([SuffixDrafter(), make_ngram()]),
     "two models": lambda: make_draft(below=make_draft(seed=2)),
     "model over a model with a short context": lambda: make_draft(below=make_draft(context=6)),
     "lookup or a model": lambda: FirstOf([LookupDrafter(longest=2, shortest=2), make_draft()]),

@@ -27,7 +27,7 @@ from runtime.bundle import open_bundle
 from runtime.errors import BundleError
 from runtime.manifest import MANIFEST_NAME
 from runtime.stack import TARGET
-from runtime.stages import COPIERS
+from runtime.stages import COPIERS, NGRAM
 
 QUIET = Progress(quiet=True)
 ROOT = Path(__file__).parents[1]
@@ -144,7 +144,7 @@ def test_the_largest_draft_stands_nearest_to_the_target() -> None:
 
 
 def test_names_that_the_runtime_knows_by_other_means_are_taken() -> None:
-    assert {TARGET, *COPIERS} <= set(TAKEN_NAMES)
+    assert {TARGET, NGRAM, *COPIERS} <= set(TAKEN_NAMES)
     for name in TAKEN_NAMES:
         with pytest.raises(PlanError, match=f"--name must not be {name!r}"):
             check_stage_name(name)

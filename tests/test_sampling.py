@@ -257,6 +257,41 @@ def test_each_row_is_penalised_by_its_own_prefix(data, options, prompt_length):
         sequence = sequence[: data.draw(st.integers(prompt_length, len(sequence)))]
 
 
+@given(
+    data=st.data(),
+    options=PENALTIES,
+    temperature=st.sampled_from([0, 0.7, 1]),
+    top_k=TOP_KS,
+    top_p=TOP_PS,
+    coupled=st.booleans(),
+)
+def test_a_sparse_law_is_the_dense_one_where_nothing_else_is_possible(
+    data, options, temperature, top_k, top_p, coupled
+):
+    settings = Sampling(
+        temperature=temperature, top_k=top_k, top_p=top_p, coupled=coupled, **options
+    )
+    ids = data.draw(st.sets(st.integers(0, V - 1), min_size=1).map(sorted).map(np.array))
+    weights = data.draw(st.lists(st.integers(1, 9), min_size=len(ids), max_size=len(ids)))
+    weights = np.array(weights) / sum(weights)
+    prefix = data.draw(st.lists(st.integers(0, V - 1), min_size=4, max_size=9))
+    row = np.full(V, -np.inf, np.float32)
+    row[ids] = np.log(weights)
+    length = len(prefix) - data.draw(st.integers(0, 2))
+    sampler = make_sampler(settings, prompt_length=2, end_ids=(1, 3), seed=len(prefix))
+    sparse_law = sampler.sparse_law(ids, weights, prefix, length)
+    other = make_sampler(settings, prompt_length=2, end_ids=(1, 3), seed=len(prefix))
+    if sparse_law is None:
+        with pytest.raises(ForerunError, match="no usable number"):
+            other.law(row, prefix, length)
+        return
+    expected = other.law(row, prefix, length)
+    assert dense(sparse_law, V) == pytest.approx(dense(expected, V), abs=1e-12)
+    assert abs(sparse_law.weights.sum() - 1) < 1e-12
+    assert sparse_law.ids is not None
+    assert set(sparse_law.ids.tolist()) <= set(ids.tolist())
+
+
 def test_end_tokens_are_impossible_before_min_tokens():
     sampler = make_sampler(
         Sampling(min_tokens=2, logit_bias={3: 90.0}), prompt_length=1, end_ids=(3,)

@@ -19,20 +19,26 @@ from tiny_bundle import make_bundle
 
 import runtime.speculate as speculate_module
 from runtime.drafters import Archive
+from runtime.drafters import ngram as ngram_module
 from runtime.engine import Engine
 from runtime.noise import Noise
 from runtime.request import make_request
 from runtime.speculate import Level, speculate
 from runtime.stack import make_stack
+from tools.counting import count_ngrams
 
 WANTED = 3
 PROMPT = "abab"
 ARCHIVE = Archive([[1, 0, 1, 2, 0, 1, 2, 3], [1, 0, 1, 3, 1, 3, 2]], capacity=99)
+NGRAMS = count_ngrams([[0, 1, 0, 1, 2, 0, 1, 3, 1, 2, 1, 0]], order=3, vocabulary=4)
 CASES: dict[str, Any] = {
     "draft, block": {"stages": ["draft"], "k": 2},
     "draft, token": {"stages": ["draft"], "k": 2, "rule": "token"},
     "suffix": {"stages": ["suffix"], "k": 2},
     "suffix with a store": {"stages": ["suffix"], "k": 2, "archive": ARCHIVE},
+    "n-grams": {"stages": ["ngram"], "k": 2, "ngrams": NGRAMS},
+    "n-grams chosen by cost": {"stages": ["suffix|ngram"], "ngrams": NGRAMS, "top_k": 3},
+    "n-grams under draft": {"stages": ["ngram:1", "draft"], "k": 2, "ngrams": NGRAMS},
     "draft1 under draft": {"stages": ["draft1", "draft"], "k": 2},
     "suffix under draft": {"stages": ["suffix", "draft"], "k": 2},
     "suffix beside draft": {"stages": ["lookup:1", "lookup|draft"], "k": 2},
@@ -90,17 +96,17 @@ def _small_bundle(folder: Path, flavour: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def draws_are_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        speculate_module, "draw", lambda law, uniform: uniform.oracle.draw(law, uniform)
-    )
+    for module in (speculate_module, ngram_module):
+        monkeypatch.setattr(module, "draw", lambda law, uniform: uniform.oracle.draw(law, uniform))
 
 
 def make_level(engine: Engine, options: Any) -> Level:
     options = {"temperature": 1.0} | options
-    archive, end_ids = options.pop("archive", None), options.pop("end_ids", [])
+    parts = {name: options.pop(name, None) for name in ("archive", "ngrams")}
+    end_ids = options.pop("end_ids", [])
     return make_stack(
         engine.target, engine.drafts, make_request(options), prompt=engine.encode(PROMPT),
-        end_ids=end_ids, noise=Noise(0), archive=archive,
+        end_ids=end_ids, noise=Noise(0), **parts,
         costs=line_costs(engine.drafts) if "k" not in options else None,
     ).target  # fmt: skip
 

@@ -57,6 +57,17 @@ def test_what_no_stack_can_be_is_refused(texts, reason):
         parse_stages(texts, DRAFTS)
 
 
+def test_n_grams_are_a_stage_of_bundles_that_have_them():
+    stages = (Stage(("suffix", "ngram"), None, 2), Stage((), "draft"))
+    assert parse_stages(["suffix|ngram:2", "draft"], DRAFTS, has_ngrams=True) == stages
+    with pytest.raises(RequestError, match=r"not 'ngram': build it with  python -m tools.ngram"):
+        parse_stages(["ngram"], DRAFTS)
+    with pytest.raises(RequestError, match=r"suffix, lookup, ngram, draft, draft1.*'ghost'"):
+        parse_stages(["ghost"], DRAFTS, has_ngrams=True)
+    with pytest.raises(RequestError, match="ngram has no model to guard"):
+        parse_stages(["draft", "ngram"], DRAFTS, has_ngrams=True)
+
+
 @pytest.mark.parametrize(
     ("drafts", "is_controlled", "stages"),
     [

@@ -1,4 +1,4 @@
-"""What copying drafters cost a committed token: `python -m tools.copiers`.
+"""What drafters without a model cost a committed token: `python -m tools.copiers`.
 
 Each is fed a history and then goes round by round through a text that is known beforehand, as the
 loop of an answer does it: propose, keep what equals the text, take back the rest; between rounds
@@ -6,7 +6,7 @@ a stage above drafts tokens that do not stay. Times are of this thread's CPU, so
 machine counts little. Warm is the loop by itself; cold has memory streamed through the caches
 before each round, as a model's pass does it. `none` shows what measuring costs; `archived` is the
 suffix drafter with a full store; `chosen` is the suffix drafter under a controller: what it takes
-longer than `suffix` is the controller's.
+longer than `suffix` is the controller's; `ngram` drafts from a table of the texts.
 """
 
 import argparse
@@ -20,11 +20,22 @@ import numpy as np
 
 from runtime.arguments import Parser
 from runtime.controller import COPIER_PRIOR, Candidate, Controller
-from runtime.drafters import Archive, Drafter, LookupDrafter, NoDrafter, Proposal, SuffixDrafter
+from runtime.drafters import (
+    Archive,
+    Drafter,
+    LookupDrafter,
+    NgramDrafter,
+    NoDrafter,
+    Proposal,
+    SuffixDrafter,
+)
 from runtime.noise import Noise
+from runtime.sampling import Sampler, Sampling
 from runtime.speculate import Verdict
 from runtime.store import MOST_TOKENS
 from runtime.survival import Survival
+
+from .counting import count_ngrams
 
 COLD_TOKENS = 300
 _STREAMED_BYTES = 64 << 20
@@ -76,12 +87,26 @@ def chosen_suffix() -> Controller:
     return Controller([candidate], pass_cost=lambda width, _: 0.9 + 0.1 * width, draft_costs={})
 
 
+def ngrams() -> NgramDrafter:
+    """Return a greedy drafter over a table of both kinds of text."""
+    texts = [make_text(1 << 16) for make_text in TEXTS.values()]
+    sampler = Sampler(
+        Sampling(temperature=0),
+        vocabulary=VOCABULARY,
+        prompt_length=1,
+        end_ids=(),
+        noise=_NOISE,
+    )
+    return NgramDrafter(count_ngrams(texts, order=3, vocabulary=VOCABULARY), sampler)
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "lookup": LookupDrafter,
     "suffix": SuffixDrafter,
     "archived": archived_suffix,
     "chosen": chosen_suffix,
+    "ngram": ngrams,
 }
 
 

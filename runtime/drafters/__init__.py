@@ -4,6 +4,7 @@ from .archive import Archive
 from .base import Drafter, NoDrafter, Proposal
 from .first_of import FirstOf
 from .lookup import LookupDrafter
+from .ngram import NgramDrafter
 from .suffix import SuffixDrafter
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Drafter",
     "FirstOf",
     "LookupDrafter",
+    "NgramDrafter",
     "NoDrafter",
     "Proposal",
     "SuffixDrafter",

@@ -25,6 +25,12 @@ class Proposal:
     drafter: str = "none"
     signals: list[float] = field(default_factory=list)
 
+    def extend(self, other: "Proposal") -> None:
+        """Take over the tokens of `other`, which was proposed to follow these."""
+        self.tokens.extend(other.tokens)
+        self.laws.extend(other.laws)
+        self.signals.extend(other.signals)
+
 
 class Drafter(Protocol):
     """Anything that proposes tokens. It may keep what it learnt of the sequence so far."""
