@@ -24,13 +24,15 @@ from .plan import (
     ModelPlan,
     make_add_plan,
     make_plan,
+    make_trim,
 )
 from .progress import Progress
 from .report import Report, render_report
 from .stages import remove_drafts
 
 INTERRUPTED = 130
-_MODEL_OPTIONS = {"precision", "block_size", "context", "flavour"}
+_TRIM_OPTIONS = {"draft_vocab", "vocab_text", "vocab_counts"}
+_MODEL_OPTIONS = {"precision", "block_size", "context", "flavour"} | _TRIM_OPTIONS
 # What is done, by the option that asks for it, and the options that go with it.
 _FITTING = {
     "target": _MODEL_OPTIONS | {"draft", "draft_precision", "overwrite"},
@@ -112,6 +114,27 @@ def _make_parser() -> argparse.ArgumentParser:
         "trees (the same, the attention mask an input)",
     )
     parser.add_argument("--context", type=int, metavar="N", help="cap the context at N tokens")
+    parser.add_argument(
+        "--draft-vocab",
+        metavar="N|FILE",
+        help="let drafts propose only the N most useful tokens, or those that FILE lists, one id "
+        "on a line; special tokens are always in (a cheaper head, the same answers)",
+    )
+    parser.add_argument(
+        "--vocab-text",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="choose the N by counting this text's tokens; may be repeated (without counts: in "
+        "the tokenizer's own order)",
+    )
+    parser.add_argument(
+        "--vocab-counts",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="or by these counts, such as tools.count_tokens writes",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the bundle at DIR")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
@@ -122,6 +145,9 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
     _check_fitting(options)
     if options.remove_draft is not None:
         return remove_drafts(options.output, options.remove_draft, progress=progress)
+    trim = make_trim(
+        options.draft_vocab, texts=options.vocab_text or (), counts=options.vocab_counts or ()
+    )
     precision = DEFAULT_PRECISION if options.precision is None else options.precision
     flavour = DEFAULT_FLAVOUR if options.flavour is None else options.flavour
     if options.add_draft is None:
@@ -134,6 +160,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
             block_size=options.block_size,
             context=options.context,
             flavour=flavour,
+            trim=trim,
             overwrite=options.overwrite,
         )
         _stay_offline(plan.models)
@@ -148,6 +175,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
         block_size=options.block_size,
         context=options.context,
         flavour=flavour,
+        trim=trim,
     )
     _stay_offline(addition.models)
     from .pipeline import add_drafts

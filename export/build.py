@@ -9,8 +9,11 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from runtime.manifest import ModelEntry
 
@@ -36,11 +39,13 @@ from .prompts import EVERYDAY_TEXTS, PROMPTS
 from .quantize import Storage, make_ladder, quantize_model
 from .source_model import SourceModel, load_source
 from .trace import Traced, trace
+from .trim import trim_head
 from .weightfile import read_weights_from, write_graph
 
 FINE_KL = 0.2  # nats per token; int4 farther from the float graph is stored more finely
 _GRAPH = "model.onnx"
 FLAVOURS: dict[str, Flavour] = {flavour.name: flavour for flavour in (FUSED, PORTABLE, TREES)}
+_TOKEN_IDS = "token_ids.npy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,7 @@ class _FloatGraph:
     prepared: ir.Model
     reference: parity.Reference
     importance: Importance | None
+    figures: dict[str, Any]
     notes: tuple[str, ...]
 
 
@@ -73,6 +79,7 @@ class _Job:
     staging: Staging
     progress: Progress
     prompts: Sequence[Sequence[int]]
+    kept: NDArray[np.int64] | None
 
     @property
     def float_folder(self) -> str:
@@ -92,9 +99,11 @@ def build_model(
     language: Language,
     staging: Staging,
     progress: Progress,
+    kept: NDArray[np.int64] | None = None,
 ) -> Built:
     """Build `plan`'s model into `staging`; `language` is the target's.
 
+    `kept` are the tokens, ascending, to which the model's head is trimmed.
     Raises ExportError; nothing outside the staging folder was touched then.
     """
     job = _Job(
@@ -104,11 +113,22 @@ def build_model(
         staging=staging,
         progress=progress,
         prompts=[language.encode(prompt) for prompt in PROMPTS],
+        kept=kept,
     )
+    built = _build(job)
+    if kept is not None:
+        assert built.entry.token_ids is not None
+        with writing(staging.folder):
+            np.save(staging.folder / built.entry.token_ids, kept.astype("<i4"))
+    return built
+
+
+def _build(job: _Job) -> Built:
+    plan, language, staging, progress = job.plan, job.language, job.staging, job.progress
     made, gate = _make_float(job)
     if plan.precision == "float32":
         found = parity.compare_blocks(made.path, made.entry, made.reference, ())
-        figures = parity.as_figures(error=gate.error, block_error=found.error)
+        figures = made.figures | parity.as_figures(error=gate.error, block_error=found.error)
         return Built(entry=replace(made.entry, parity=figures), notes=made.notes)
     ladder: Sequence[Storage | None] = (None,)
     if plan.is_quantised:
@@ -127,7 +147,9 @@ def build_model(
         staging.remove_folder(plan.name)
     parity.check_drift(drift, precision=plan.precision)
     staging.remove_folder(job.float_folder)
-    figures = parity.as_figures(error=gate.error, block_error=found.error, drift=drift)
+    figures = made.figures | parity.as_figures(
+        error=gate.error, block_error=found.error, drift=drift
+    )
     notes = (*made.notes, *_storage_notes(storage, ladder))
     return Built(entry=replace(entry, parity=figures), notes=notes)
 
@@ -169,9 +191,17 @@ def _make_float(job: _Job) -> tuple[_FloatGraph, parity.Passed]:
 
 def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
     name, progress = job.plan.name, job.progress
+    figures: dict[str, Any] = {}
     with progress.stage(f"{name}: load"):
         source = load_source(job.checkpoint, context=job.plan.context)
         reference = parity.make_reference(source.model, vocabulary=job.language.vocabulary)
+        _check_width(job, source, logits=reference.logits.shape[1])
+        if job.kept is not None:
+            figures["kept_mass"] = parity.measure_kept(
+                source.model, job.prompts, job.kept, vocabulary=job.language.vocabulary
+            )
+            reference = reference.of_columns(job.kept)
+            trim_head(source.model, job.kept)
         importance = _weigh_inputs(job, source)
     with progress.stage(f"{name}: trace"):
         traced = trace(source.model, FLAVOURS[job.plan.flavour])
@@ -180,13 +210,6 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
         (prepare_standard if job.is_standard else prepare)(
             graph, context=source.context, speed=speed
         )
-    check_width(
-        job.language,
-        name=name,
-        embeddings=entry.embeddings,
-        logits=entry.logits,
-        is_draft=job.plan.role == "draft",
-    )
     folder = job.staging.make_folder(job.float_folder)
     with progress.stage(f"{name}: write float32", unit="bytes") as stage, writing(folder):
         lowered = graph.clone()
@@ -202,7 +225,18 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
         prepared=graph,
         reference=reference,
         importance=importance,
+        figures=figures,
         notes=source.notes,
+    )
+
+
+def _check_width(job: _Job, source: SourceModel, *, logits: int) -> None:
+    check_width(
+        job.language,
+        name=job.plan.name,
+        embeddings=source.embeddings,
+        logits=logits,
+        is_draft=job.plan.role == "draft",
     )
 
 
@@ -258,6 +292,7 @@ def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
         parameters=source.parameters,
         source=job.checkpoint.source,
         licence=job.checkpoint.licence,
+        token_ids=None if job.kept is None else f"{plan.name}/{_TOKEN_IDS}",
     )
 
 

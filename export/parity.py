@@ -6,7 +6,7 @@ session: what is checked is what will run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,10 @@ class Reference:
     logits: NDArray[np.float32]  # [LENGTH, vocabulary]
     other_tokens: tuple[int, ...]
     other_logits: NDArray[np.float32]  # [sum(_ROLLBACK), vocabulary]
+
+    def of_columns(self, kept: NDArray[np.int64]) -> "Reference":
+        """Return what a head must compute that is trimmed to the tokens `kept`."""
+        return replace(self, logits=self.logits[:, kept], other_logits=self.other_logits[:, kept])
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,24 @@ def measure_drift(
         top1_agreement=_rounded(float(agree.mean())),
         tokens=len(kl),
     )
+
+
+def measure_kept(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    kept: NDArray[np.int64],
+    *,
+    vocabulary: int,
+) -> float:
+    """Return the probability that `model` gives to the tokens `kept`, on average over the prompts.
+
+    What a draft gives to others can no longer be proposed once its head is trimmed.
+    """
+    shares = [
+        np.exp(_log_law(_torch_logits(model, prompt[:_LONGEST_PROMPT])[:, :vocabulary]))[:, kept]
+        for prompt in prompts
+    ]
+    return _rounded(float(np.concatenate(shares).sum(axis=1).mean()))
 
 
 def check_drift(drift: Drift, *, precision: str) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from runtime.manifest import Manifest, Tokenizer
 
 from . import pair
@@ -15,10 +18,11 @@ from .bundle import Staging, check_output, check_space, staged
 from .checkpoint import Checkpoint, resolve
 from .integrity import check_checkpoint, count_parameters
 from .language import Language, language_of, read_language
-from .plan import AddPlan, ModelPlan, Plan
+from .plan import AddPlan, ModelPlan, Plan, Trim
 from .progress import Progress
 from .quiet import quiet_transformers
 from .report import Report
+from .shortlist import choose_tokens
 from .stages import name_drafts, open_whole, with_drafts
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -38,8 +42,9 @@ def export_bundle(plan: Plan, *, progress: Progress) -> Report:
         for draft in languages[1:]:
             pair.check_languages(languages[0], draft)
         check_space(plan.output, _needed_bytes(plan.models, checkpoints))
+    kept = _kept(plan.trim, languages[0], progress)
     with staged(plan.output) as staging, quiet_transformers():
-        built = _build(plan.models, checkpoints, languages[0], staging, progress)
+        built = _build(plan.models, checkpoints, languages[0], kept, staging, progress)
         with progress.stage("publish"):
             manifest = _publish(staging, languages[0], built)
     return _report(plan.output, manifest, progress, _notes(languages, built))
@@ -59,12 +64,17 @@ def add_drafts(plan: AddPlan, *, progress: Progress) -> Report:
         for draft in languages:
             pair.check_languages(own, draft)
         check_space(plan.output, _needed_bytes(models, checkpoints))
+    kept = _kept(plan.trim, own, progress)
     with staged(plan.output) as staging, quiet_transformers():
-        built = _build(models, checkpoints, own, staging, progress)
+        built = _build(models, checkpoints, own, kept, staging, progress)
         with progress.stage("publish"):
             after = with_drafts(bundle.manifest, [draft.entry for draft in built])
             manifest = staging.amend(bundle.manifest, after)
     return _report(plan.output, manifest, progress, _notes(languages, built))
+
+
+def _kept(trim: Trim | None, language: Language, progress: Progress) -> NDArray[np.int64] | None:
+    return None if trim is None else choose_tokens(trim, language, progress=progress)
 
 
 def _read_languages(checkpoints: Sequence[Checkpoint]) -> list[Language]:
@@ -77,11 +87,19 @@ def _build(
     models: Sequence[ModelPlan],
     checkpoints: Sequence[Checkpoint],
     language: Language,
+    kept: NDArray[np.int64] | None,
     staging: Staging,
     progress: Progress,
 ) -> list[Built]:
     return [
-        build_model(model, checkpoint, language=language, staging=staging, progress=progress)
+        build_model(
+            model,
+            checkpoint,
+            language=language,
+            staging=staging,
+            progress=progress,
+            kept=kept if model.role == "draft" else None,
+        )
         for model, checkpoint in zip(models, checkpoints, strict=True)
     ]
 

@@ -50,11 +50,25 @@ class ModelPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trim:
+    """To which tokens the drafts' heads are trimmed: the `size` most useful, or those `listed`.
+
+    `texts` and `counts` are files that say which tokens are used most.
+    """
+
+    size: int | None = None
+    listed: Path | None = None
+    texts: tuple[Path, ...] = ()
+    counts: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A whole export. `models` starts with the target; drafts follow, nearest to it first."""
 
     output: Path
     models: tuple[ModelPlan, ...]
+    trim: Trim | None = None
     overwrite: bool = False
 
 
@@ -64,6 +78,7 @@ class AddPlan:
 
     output: Path
     models: tuple[ModelPlan, ...]
+    trim: Trim | None = None
 
 
 def make_plan(
@@ -76,6 +91,7 @@ def make_plan(
     block_size: int | None = None,
     context: int | None = None,
     flavour: str = DEFAULT_FLAVOUR,
+    trim: Trim | None = None,
     overwrite: bool = False,
 ) -> Plan:
     """Check the options and return the plan.
@@ -86,6 +102,8 @@ def make_plan(
     _check_precision("--draft-precision", draft_precision or precision)
     if draft_precision is not None and not drafts:
         raise PlanError("--draft-precision is given, but no --draft")
+    if trim is not None and not drafts:
+        raise PlanError("--draft-vocab is given, but no --draft: a target's head is never trimmed")
     _check_references("--target", [target])
     _check_references("--draft", drafts)
     _check_flavour(flavour, precision, block_size)
@@ -102,7 +120,7 @@ def make_plan(
         )
         for place, reference in enumerate((target, *drafts))
     ]
-    return Plan(output=output, models=tuple(models), overwrite=overwrite)
+    return Plan(output=output, models=tuple(models), trim=trim, overwrite=overwrite)
 
 
 def make_add_plan(
@@ -114,6 +132,7 @@ def make_add_plan(
     block_size: int | None = None,
     context: int | None = None,
     flavour: str = DEFAULT_FLAVOUR,
+    trim: Trim | None = None,
 ) -> AddPlan:
     """Check the options for drafts that join the bundle at `output` and return the plan.
 
@@ -138,7 +157,33 @@ def make_add_plan(
         )
         for reference in drafts
     )
-    return AddPlan(output=output, models=models)
+    return AddPlan(output=output, models=models, trim=trim)
+
+
+def make_trim(
+    draft_vocab: str | None, *, texts: Sequence[Path] = (), counts: Sequence[Path] = ()
+) -> Trim | None:
+    """Check how drafts' heads are to be trimmed; `None` leaves them whole.
+
+    `draft_vocab` is a number of tokens, or the path of a file that lists them.
+    Raises PlanError that names the option.
+    """
+    options = {"--vocab-text": texts, "--vocab-counts": counts}
+    given = next((option for option, files in options.items() if files), None)
+    if draft_vocab is None:
+        if given is not None:
+            raise PlanError(f"{given} is given, but no --draft-vocab N to choose tokens for")
+        return None
+    if draft_vocab.isascii() and draft_vocab.isdecimal():
+        return Trim(size=int(draft_vocab), texts=tuple(texts), counts=tuple(counts))
+    if not Path(draft_vocab).is_file():
+        raise PlanError(
+            "--draft-vocab must be a number of tokens or a file that lists them, but is "
+            f"{draft_vocab!r}"
+        )
+    if given is not None:
+        raise PlanError(f"{given} helps to choose tokens, but {draft_vocab} lists them already")
+    return Trim(listed=Path(draft_vocab))
 
 
 def check_stage_name(name: str) -> None:

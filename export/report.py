@@ -34,6 +34,7 @@ class Report:
                     "precision": model.precision,
                     "parameters": model.parameters,
                     "context": model.context,
+                    "logits": model.logits,
                     "bytes": self.model_bytes(model),
                     "parity": dict(model.parity),
                 }
@@ -61,6 +62,11 @@ def _model_lines(report: Report, model: ModelEntry) -> list[str]:
         f"{model.parameters / 1e6:.0f} M weights in {_size(report.model_bytes(model))}, "
         f"context {model.context}"
     ]
+    if "kept_mass" in parity:
+        lines.append(
+            f"    its head is trimmed to {model.logits} tokens, to which the whole one gives "
+            f"{100 * parity['kept_mass']:.1f} % of the probability"
+        )
     if "max_error" in parity:
         lines.append(
             f"    float graph against PyTorch: largest error {parity['max_error']:.1e} of the "

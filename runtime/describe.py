@@ -62,7 +62,9 @@ def _describe_model(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
     yield f"  weights       {model.precision}{block}{finer}, {model.flavour} graph"
     if model.token_ids is not None:
         words = bundle.manifest.tokenizer.vocabulary
-        yield f"  proposes      {model.logits} of {words} tokens: its head is trimmed to them"
+        mass = model.parity.get("kept_mass")
+        share = "" if mass is None else f", which have {100 * mass:.1f} % of its probability"
+        yield f"  head          trimmed to {model.logits} of {words} tokens{share}"
     yield f"  on disk       {bundle.weight_bytes(model) / _MIB:.1f} MiB"
     yield f"  context       {model.context} tokens"
     yield f"  cache         {token_bytes(model) / 1024:.1f} KiB a token, {model.cache.dtype}"

@@ -74,8 +74,8 @@ def test_answers_are_the_same_with_a_trimmed_draft_and_without_one(
 
 def test_a_trimmed_draft_is_told_of_in_words(folder: Path) -> None:
     text = "\n".join(describe_bundle(open_bundle(folder)))
-    assert text.count("proposes") == 1
-    assert "proposes      3 of 8 tokens" in text
+    assert text.count("head    ") == 1
+    assert "head          trimmed to 3 of 8 tokens" in text
 
 
 @pytest.mark.parametrize(
