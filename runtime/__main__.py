@@ -74,6 +74,8 @@ def _generate(args: argparse.Namespace) -> int:
             asked = {"messages": messages} if args.chat else {"prompt": prompt}
             completion = engine.complete(**asked, watch=watch, **options)
             print(json.dumps(asdict(completion), ensure_ascii=False))
+            if args.explain:
+                print("\n".join(explain(completion.stats)), file=sys.stderr)
             return 0
         if args.chat:
             chunks = engine.generate(messages=messages, watch=watch, **options)

@@ -205,6 +205,10 @@ class Controller:
         self._used, self._drafting, self._expected = None, 0.0, 1.0
         self._was_asked = False
 
+    def retract(self, tokens: int) -> None:
+        """Uncount tokens of the last round that a stop or the budget cut off."""
+        self._emitted_tokens -= tokens
+
     def choices(self) -> Choices:
         """Return what was chosen so far."""
         return Choices(
@@ -304,8 +308,9 @@ class Controller:
         assert isinstance(drafter, ModelDrafter)
         self._read_on(drafter, len(context))
         self._drafting += self._catch_up(drafter, len(context))
+        most = min(most, drafter.level.model.context - len(context))
         proposal = Proposal([], [], drafter.name)
-        survived, wanted = 1.0, plan.count
+        survived, wanted = 1.0, min(plan.count, most)
         while wanted:
             sequence = [*context, *proposal.tokens]
             cost = self._token_cost(drafter, len(sequence))
@@ -349,7 +354,7 @@ class Controller:
     def _read_on(self, drafter: ModelDrafter, depth: int) -> None:
         """Let a draft read the whole prompt once it has earned the time that this takes."""
         model = drafter.level.model
-        if isinstance(model, Window) and model.unread:
+        if isinstance(model, Window) and model.unread and model.fits(depth + LONGEST):
             seconds = self._draft_widths[drafter.name].seconds(depth, depth)
             if seconds < -self._debt:
                 model.open()

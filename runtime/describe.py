@@ -115,7 +115,7 @@ def explain(stats: Stats) -> Iterator[str]:
     rounds = sum(count for _, _, count in choices.rounds)
     yield f"{rounds} rounds after the first token, each chosen by expected tokens a second:"
     for drafter, tokens, count in choices.rounds:
-        what = f"{tokens} tokens by {drafter}" if tokens else "a plain step"
+        what = f"{tokens} token{'s' * (tokens > 1)} by {drafter}" if tokens else "a plain step"
         yield f"  {100 * count / rounds:3.0f} %  {what}"
     expected = choices.expected_tokens / choices.expected_seconds
     measured = choices.emitted_tokens / choices.measured_seconds

@@ -371,6 +371,7 @@ class Engine:
                 if chunk.finish_reason is not None:
                     break
                 yield chunk
+                self._holder = get_ident()  # another thread may read on
                 _ = self.target  # closed by the reader?
             if self._store is not None:
                 self._store.add(sequence)

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from .noise import Noise
 from .request import Request
-from .speculate import Level, Round, speculate
+from .speculate import Round, speculate
 from .stack import Stack
 from .stats import Meter, Stats
 from .text import TextStream
@@ -81,7 +81,7 @@ def generate_chunks(
         commit = _commit(round_, left, stream, end_ids)
         reason = commit.reason
         context += commit.tokens
-        _cut(level, round_, commit, length=len(context))
+        _cut(stack, round_, commit, length=len(context))
         meter.count(len(commit.tokens), now=perf_counter())
         yield Chunk(
             text=commit.text,
@@ -114,9 +114,9 @@ def _commit(round_: Round, left: int, stream: TextStream, end_ids: frozenset[int
     return _Commit(tokens, text, reason)
 
 
-def _cut(level: Level, round_: Round, commit: _Commit, *, length: int) -> None:
+def _cut(stack: Stack, round_: Round, commit: _Commit, *, length: int) -> None:
     dropped = len(round_.tokens) - len(commit.tokens)
     if dropped:
         # The dropped tail starts with accepted tokens; the round's own last token is not one.
-        level.stats.retract(accepted=dropped - 1, rejected=int(round_.is_cut))
-        level.rewind(to=length)
+        stack.retract(accepted=dropped - 1, rejected=int(round_.is_cut))
+        stack.target.rewind(to=length)

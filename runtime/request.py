@@ -138,7 +138,8 @@ def _read_speculate(speculate: object, k: int | None) -> tuple[str, int | None]:
     number = speculate.removeprefix("k=")
     if not number.isdecimal() or k not in (None, int(number)):
         raise RequestError(
-            f"speculate must be auto, off or k=N (and k the same), not {speculate!r}"
+            f"speculate must be auto, off or k=N, and k the same if both are given, but they are "
+            f"{speculate!r} and {k!r}"
         )
     return "auto", int(number)
 
@@ -160,7 +161,8 @@ def _check(request: Request) -> None:
         raise RequestError(f"ignore_eos must be true or false, but is {request.ignore_eos!r}")
     if any(not stop for stop in request.stop):
         raise RequestError("stop must not hold an empty text: it would end every answer at once")
-    _check_choice("speculate", request.speculate, SPECULATE)
+    if request.speculate not in SPECULATE:
+        raise RequestError(f"speculate must be auto, off or k=N, but is {request.speculate!r}")
     _check_choice("rule", request.rule, RULES)
     _check_choice("numerics", request.numerics, NUMERICS)
     if request.k is not None:

@@ -65,6 +65,8 @@ class Sampling:
         _check_number("presence_penalty", self.presence_penalty, low=-100.0, high=100.0)
         _check_number("frequency_penalty", self.frequency_penalty, low=-100.0, high=100.0)
         check_whole("min_tokens", self.min_tokens, low=0)
+        if not isinstance(self.coupled, bool):
+            raise RequestError(f"coupled must be true or false, but is {self.coupled!r}")
         if not isinstance(self.logit_bias, Mapping):
             raise RequestError(f"logit_bias must map token ids to numbers, not {self.logit_bias!r}")
         for token, bias in self.logit_bias.items():

@@ -65,6 +65,12 @@ class Stack:
         """The target's level."""
         return self.levels[0]
 
+    def retract(self, *, accepted: int, rejected: int) -> None:
+        """Uncount what of the target's last round a stop or the budget cut off."""
+        self.target.stats.retract(accepted=accepted, rejected=rejected)
+        if self.controller:
+            self.controller.retract(accepted + 1)
+
     def choices(self) -> Choices | None:
         """Return what the controller chose so far."""
         return self.controller.choices() if self.controller else None
@@ -144,7 +150,7 @@ def make_stack(
         members = [make_free(name, is_alone=is_alone) for name in stage.free]
         if stage.model is not None:
             own: Model = drafts[stage.model]
-            own = Window(own) if has_choice else own
+            own = Window(own, keeps_known=request.sampling.is_matched) if has_choice else own
             level = make_level(stage.model, own, below, drafter)
             members.append(ModelDrafter(stage.model, level))
         below = stage
@@ -171,12 +177,12 @@ def plan_stages(
     Raises:
         RequestError: the stages do not fit the bundle.
     """
-    if request.is_plain:
-        return ()
     if request.stages is None:
         stages = default_stages(drafts, is_controlled=is_controlled and request.k is None)
     else:
         stages = parse_stages(request.stages, drafts, has_ngrams=has_ngrams)
+    if request.is_plain:
+        return ()
     if request.k is None or not stages:
         return stages
     if stages[-1].k is not None:

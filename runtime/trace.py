@@ -27,17 +27,21 @@ def open_trace(path: str | Path | None) -> Iterator[Watch]:
     if path is None:
         yield watch_nothing
         return
-    with _create(Path(path)) as file:
+    with _open(Path(path)) as file:
 
         def watch(verdict: Verdict) -> None:
+            if (
+                file.seekable() and file.tell() == 0
+            ):  # an older trace stays until there is a new one
+                file.truncate()
             file.write(json.dumps(_line(verdict)) + "\n")
 
         yield watch
 
 
-def _create(path: Path) -> TextIO:
+def _open(path: Path) -> TextIO:
     try:
-        return path.open("w", encoding="utf-8")
+        return path.open("r+" if path.is_file() else "w", encoding="utf-8")
     except OSError as error:
         raise RequestError(f"the trace {path} cannot be written: {error.strerror}") from None
 

@@ -23,10 +23,13 @@ class Window:
 
     Args:
         model: the draft.
+        keeps_known: read on from what an earlier request left in the cache, if that is much. Only
+            where the text does not depend on what is drafted: it would depend on that request.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, keeps_known: bool) -> None:
         self._model = model
+        self._keeps_known = keeps_known
         self.vocabulary = model.vocabulary
         self.has_even_widths = False
         self.unread = 0
@@ -50,17 +53,18 @@ class Window:
         self._model.rewind(to=max(0, to - self.unread))
 
     def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
-        """Get ready for a request; hide what would have to be read, unless that is little.
-
-        A model that has read much of `tokens` in an earlier request reads the rest too.
-        """
+        """Get ready for a request; hide what would have to be read, unless that is little."""
         self._model.begin(tokens, even_widths=even_widths)
         self.has_even_widths = self._model.has_even_widths
-        known = self._model.length
+        known = self._model.length if self._keeps_known else 0
         self.unread = 0
         if len(tokens) - known > AT_FIRST and known < 2 * AT_FIRST:
             self._model.rewind(to=0)
             self.unread = len(tokens) - AT_FIRST
+
+    def fits(self, length: int) -> bool:
+        """Return whether a sequence of `length` tokens could be read from its start."""
+        return length <= self._model.context
 
     def open(self) -> None:
         """Hide nothing any more: the next pass reads the sequence from its start."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from line_costs import line_costs
 from tiny_bundle import LETTERS, make_bundle
 
 from runtime import Engine, EngineClosedError, PromptTooLongError, RequestError
@@ -205,10 +206,56 @@ def test_padded_logits_are_never_drafted_sampled_or_fed(make_engine, padding):
 def test_lengths_chosen_by_cost_change_no_token(engine, stages, options):
     options = {"max_tokens": 40, "ignore_eos": True, "seed": 3, **options}
     off = engine.complete(PROMPT, speculate="off", **options)
+    forget(engine)
     on = engine.complete(PROMPT, stages=stages, **options)
     assert outcome(on) == outcome(off)
     assert sum(count for _, _, count in on.stats.choices.rounds) > 0
     check_caches(engine, engine.encode(PROMPT), on)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_of_a_short_context_falls_silent_where_it_ends(make_engine, temperature):
+    engine = make_engine(drafts=1, context=300, draft_context=64, distance=0.0, end_ids=())
+    engine._costs.obtain = lambda *_, **__: line_costs(engine.drafts)
+    options = {"max_tokens": 200, "temperature": temperature, "coupled": True, "seed": 1}
+    for prompt in (PROMPT, PROMPT * 6, PROMPT * 12):
+        off = engine.complete(prompt, speculate="off", **options)
+        assert outcome(engine.complete(prompt, **options)) == outcome(off)
+
+
+def test_a_sampled_text_does_not_depend_on_earlier_requests(make_engine):
+    engine = make_engine(drafts=1, context=400, end_ids=())
+    engine._costs.obtain = lambda *_, **__: line_costs(engine.drafts)
+    prompt = PROMPT * 18
+    options = {"temperature": 1.0, "max_tokens": 40}
+    for seed in range(4):
+        first = engine.complete(prompt, seed=seed, **options)
+        assert outcome(engine.complete(prompt, seed=seed, **options)) == outcome(first)
+
+
+def test_choices_count_what_stayed_of_the_last_round(make_engine):
+    engine = make_engine(drafts=1, distance=0.0, end_ids=())  # every proposal stays
+    engine._costs.obtain = lambda *_, **__: line_costs(engine.drafts)
+    whole = engine.complete(PROMPT, speculate="off", max_tokens=30)
+    cut = 0
+    for place in range(3, 24):
+        answer = engine.complete(PROMPT, stages=["draft"], max_tokens=30, stop=whole.text[place:25])
+        choices = answer.stats.choices
+        assert choices.emitted_tokens == len(answer.token_ids) - 1
+        cut += choices.expected_tokens > choices.emitted_tokens + 0.5
+    assert cut > 0
+
+
+def test_a_reader_in_another_thread_may_go_on_and_ask_again(make_engine):
+    engine = make_engine(drafts=0)
+    answer = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    starter = threading.Thread(target=next, args=(answer,))
+    starter.start()
+    starter.join()
+    next(answer)
+    with pytest.raises(RequestError, match="still being read in this thread"):
+        engine.complete(PROMPT)
+    answer.close()
 
 
 def test_an_engine_that_measures_nothing_drafts_by_fixed_lengths(make_engine):

@@ -13,7 +13,7 @@ LONG = [i % 5 for i in range(3 * AT_FIRST)]
 
 
 def make(context=400):
-    return Window(TableModel(3, vocabulary=5, context=context, order=3))
+    return Window(TableModel(3, vocabulary=5, context=context, order=3), keeps_known=True)
 
 
 def rows(model, tokens, count):
@@ -49,16 +49,27 @@ def test_of_a_long_prompt_only_the_end_is_read_until_it_is_opened():
 def test_what_an_earlier_request_read_is_kept_and_the_rest_is_read_on():
     model = TableModel(3, vocabulary=5, context=400, order=3)
     model.score(LONG, 1)
-    window = Window(model)
+    window = Window(model, keeps_known=True)
     window.begin([*LONG, *LONG], even_widths=False)
     assert (window.unread, window.length) == (0, len(LONG))
-    other = Window(model)
+    other = Window(model, keeps_known=True)
     other.begin([4, *LONG, *LONG], even_widths=False)
     assert other.unread == 2 * len(LONG) + 1 - AT_FIRST
     other.score([4, *LONG, *LONG], 1)
-    again = Window(model)  # the cache holds a window now, not the start of anything
+    again = Window(
+        model, keeps_known=True
+    )  # the cache holds a window now, not the start of anything
     again.begin([4, *LONG], even_widths=False)
     assert again.unread == len(LONG) + 1 - AT_FIRST
+
+
+def test_what_an_earlier_request_read_is_left_where_the_text_would_depend_on_it():
+    model = TableModel(3, vocabulary=5, context=400, order=3)
+    model.score(LONG, 1)
+    window = Window(model, keeps_known=False)
+    window.begin([*LONG, *LONG], even_widths=False)
+    assert window.unread == 2 * len(LONG) - AT_FIRST
+    assert model.fed == []
 
 
 @pytest.mark.parametrize(("agreement", "is_opened"), [(0.95, True), (0.0, False)])
@@ -66,7 +77,7 @@ def test_the_whole_prompt_is_read_once_drafting_has_earned_it(agreement, is_open
     costs = {"verify": line(0.1), "step": line(0.1, first=0.2)}
     model = Scripted(lambda _: agreement)
     drafter = draft(model)
-    window = Window(model)
+    window = Window(model, keeps_known=True)
     object.__setattr__(drafter.level, "model", window)
     controller = control(drafter, **costs)
     level = level_over(Scripted(), controller, watch=controller.watch)
