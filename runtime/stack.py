@@ -8,16 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .acceptance import RULES, Rule
-from .controller import (
-    COPIER_PRIOR,
-    LONGEST,
-    MODEL_PRIOR,
-    NGRAM_PRIOR,
-    SAMPLED_PRIOR,
-    Candidate,
-    Controller,
-    PassCost,
-)
+from .candidate import COPIER_PRIOR, MODEL_PRIOR, NGRAM_PRIOR, SAMPLED_PRIOR, Candidate
+from .controller import LONGEST, Controller, PassCost
 from .costs import CostTable, Mode
 from .drafters import (
     Archive,

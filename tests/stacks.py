@@ -15,7 +15,8 @@ from fakes import ExactSampler, TableModel
 from oracle import Oracle
 
 from runtime.acceptance import RULES, Rule, TokenRule
-from runtime.controller import Candidate, Controller, PassCost
+from runtime.candidate import Candidate
+from runtime.controller import Controller, PassCost
 from runtime.drafters import Drafter, NgramDrafter, NoDrafter, Proposal
 from runtime.law import Law
 from runtime.speculate import Level, ModelDrafter, speculate

@@ -54,6 +54,7 @@ RUNTIME_ORDER = (
     "cost_keeper",
     "survival",
     "window",
+    "candidate",
     "controller",
     "stack",
     "tokenizer",

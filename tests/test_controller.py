@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.acceptance import RULES
-from runtime.controller import COPIER_PRIOR, LONGEST, MODEL_PRIOR, Candidate, Controller
+from runtime.candidate import COPIER_PRIOR, MODEL_PRIOR, Candidate
+from runtime.controller import LONGEST, Controller
 from runtime.drafters import LookupDrafter, NoDrafter, Proposal
 from runtime.law import Law
 from runtime.noise import Noise

@@ -19,7 +19,8 @@ from time import thread_time
 import numpy as np
 
 from runtime.arguments import Parser
-from runtime.controller import COPIER_PRIOR, Candidate, Controller
+from runtime.candidate import COPIER_PRIOR, Candidate
+from runtime.controller import Controller
 from runtime.drafters import (
     Archive,
     Drafter,
