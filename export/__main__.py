@@ -122,15 +122,17 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--vocab-text",
-        action="append",
+        action="extend",
+        nargs="+",
         type=Path,
         metavar="FILE",
-        help="choose the N by counting this text's tokens; may be repeated (without counts: in "
-        "the tokenizer's own order)",
+        help="choose the N by counting these texts' tokens, too (without counts: in the "
+        "tokenizer's own order)",
     )
     parser.add_argument(
         "--vocab-counts",
-        action="append",
+        action="extend",
+        nargs="+",
         type=Path,
         metavar="FILE",
         help="or by these counts, such as tools.count_tokens writes",

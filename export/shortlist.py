@@ -1,9 +1,9 @@
 """Choose the tokens that a trimmed draft may propose.
 
 In: a `Trim` and the target's language. Out: ascending token ids. Tokens that the tokenizer adds,
-and those that end a text, are always in. The rest is ranked by counts from files that the user
-names and, where these are silent, by the tokenizer's own order: byte-pair merges were learnt the
-most frequent first, and unigram pieces carry a score.
+and those that end a text, are always in. The rest is ranked by counts from files the user names
+and by the tokenizer's own order: byte-pair merges were learnt the most frequent first, and unigram
+pieces carry a score.
 """
 
 import json
@@ -24,6 +24,7 @@ from .language import Language
 from .plan import Trim
 from .progress import Progress, Stage
 
+_ZIPF_SHIFT = 10  # the first tokens of a language are closer in frequency than 1/rank says
 _BLOCK = 1 << 20  # characters of a text encoded at once
 _LINE = re.compile(r"(\d{1,9})(?:\s+(\d{1,18}))?")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -54,10 +55,22 @@ def choose_tokens(trim: Trim, language: Language, *, progress: Progress) -> NDAr
         with progress.stage("count tokens", total=total, unit="bytes") as stage:
             for path in trim.texts:
                 counts.update(_count_text(path, language, stage))
-    rank = rank_tokens(read_vocabulary(language.tokenizer_json))
-    rest = [token for token in rank if token not in always and token < language.vocabulary]
-    rest.sort(key=lambda token: (-counts[token], rank[token], token))
+    rest = [token for token in order_by_use(language, counts) if token not in always]
     return np.array(sorted([*always, *rest[: size - len(always)]]), np.int64)
+
+
+def order_by_use(language: Language, counts: Mapping[int, int]) -> list[int]:
+    """Return the language's tokens, the most useful first.
+
+    A token's weight is its share of the counts plus its share of a Zipf law over the tokenizer's
+    own order: counts from one field alone would push out the words of every other one.
+    """
+    rank = rank_tokens(read_vocabulary(language.tokenizer_json))
+    order = sorted(rank, key=lambda token: (rank[token], token))
+    usual = 1 / (np.arange(len(order)) + _ZIPF_SHIFT)
+    seen = np.array([counts.get(token, 0) for token in order])
+    weight = seen / max(1, seen.sum()) + usual / usual.sum()
+    return [order[place] for place in np.argsort(-weight, kind="stable")]
 
 
 def read_counts(path: Path, language: Language) -> Mapping[int, int]:

@@ -21,7 +21,7 @@ from export.language import Language, language_of, read_language
 from export.pipeline import add_drafts
 from export.plan import Trim, make_add_plan, make_plan, make_trim
 from export.progress import Progress
-from export.shortlist import choose_tokens, rank_tokens
+from export.shortlist import choose_tokens, order_by_use, rank_tokens
 from export.trim import trim_head
 from runtime import Engine
 from runtime.bundle import open_bundle
@@ -62,6 +62,16 @@ def test_the_tokens_of_a_text_come_first(language: Language, tmp_path: Path) -> 
     )
     both = choose(language, size=3 + 2, texts=(tmp_path / "a.txt",), counts=(tmp_path / "counts",))
     assert both == sorted([*ADDED, vocab["an"], vocab["z"]])
+
+
+def test_what_a_text_shows_once_does_not_push_out_what_every_text_shows(
+    language: Language,
+) -> None:
+    vocab = tiny_tokenizer().get_vocab()
+    often, rare, common = vocab["on"], vocab["an"], min(vocab[c] for c in "!#$%&")
+    order = order_by_use(language, {often: 10**6, rare: 1})
+    assert order.index(often) < order.index(common) < order.index(rare)
+    assert order_by_use(language, {rare: 1})[0] == rare
 
 
 def test_a_list_is_kept_as_it_is_with_what_is_always_in(language: Language, tmp_path: Path) -> None:
