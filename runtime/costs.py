@@ -27,7 +27,8 @@ _HALVINGS = 40
 class Line:
     """Measured points `(x, y)`, x ascending; straight between them.
 
-    Below the first point the value is the first one's, beyond the last one the line goes on.
+    Below the first point the value is the first one's; beyond the last one the line goes on, but
+    not down.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -40,8 +41,22 @@ class Line:
             return points[place][1]
         if place == 0 or len(points) == 1:
             return points[0][1]
-        (x0, y0), (x1, y1) = points[place - 1 : place + 1] if place < len(points) else points[-2:]
-        return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+        is_beyond = place == len(points)
+        (x0, y0), (x1, y1) = points[-2:] if is_beyond else points[place - 1 : place + 1]
+        y = y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+        return max(y1, y) if is_beyond else y
+
+    def without_falls(self) -> "Line":
+        """Return the line that rises, or stays level, through the same x.
+
+        A point above a later one was held up: it is set between those that were not.
+        """
+        sound: list[tuple[float, float]] = []
+        for x, y in reversed(self.points):
+            if not sound or y <= sound[-1][1]:
+                sound.append((x, y))
+        line = Line(tuple(reversed(sound)))
+        return Line(tuple((x, line.at(x)) for x, _ in self.points))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 In: the opened models. Out: a `CostTable`, in a few seconds. Models take turns as in a round (a
 draft's pass throws the target's weights out of the processor's caches), widths come in a shuffled
 order in every sweep so that a slow moment spoils no one width, and of each the fastest pass counts.
-The models' caches are empty afterwards.
+A wider or deeper pass never costs less than another. The models' caches are empty afterwards.
 """
 
 import random
@@ -34,7 +34,7 @@ _WIDE = (24, 48)
 _DEEP_WIDTHS = (1, 4, 16)
 
 # What rounds use most is timed most; the first sweep also warms up.
-_SWEEPS = (_NARROW + _WIDE, _NEAR, _NARROW, *(_NEAR,) * 6)
+_SWEEPS = (_NARROW + _WIDE, _NEAR + _WIDE, _NARROW, *(_NEAR,) * 6)
 _FEWEST_SWEEPS = 2
 _ENOUGH_S = 5.0  # after these, no further one begins that would end later
 _LIMIT_S = 12.0  # large models, or a busy machine: what is not timed by then is interpolated
@@ -50,6 +50,8 @@ _MODES: dict[Mode, tuple[Sampling, str]] = {
     "sampled": (Sampling(temperature=1.0), "block"),
     "coupled": (Sampling(temperature=1.0, coupled=True), "match"),
 }
+
+COPIERS = (SuffixDrafter, LookupDrafter)
 
 Clock = Callable[[], float]
 
@@ -115,7 +117,7 @@ def measure_costs(
     share = (cpu_clock() - worked) / (clock() - started)
     return CostTable(
         models={subject.name: subject.costs() for subject in reversed(stack)},
-        copiers={copier.name: _time_copier(copier, clock) for copier in _copiers()},
+        copiers={copier.name: _time_copier(copier(), clock) for copier in COPIERS},
         host=measure_host(target.vocabulary, clock=clock),
         settings=((target.threads, 0.0),),
         share=share,
@@ -192,16 +194,29 @@ class _Subject:
         cells = [*self.by_width.values(), *self.plain.values()]
         usual = median(sample / min(cell) for cell in cells for sample in cell[1:] or cell)
         own = _line((w, usual * min(cell)) for w, cell in sorted(self.by_width.items()))
-        added = [
-            (depth, _line((w, usual * min(cell) - own.at(w)) for w, cell in deep.items()))
-            for depth, deep in self.deep.items()
-        ]
+        own = own.without_falls()
         return PassCosts(
             even_step=self.even_step,
             depth=self.depth,
             by_width=own,
-            added=tuple(added),
-            plain=_line((depth, usual * min(cell)) for depth, cell in self.plain.items()),
+            added=self._added(own, usual),
+            plain=_line((d, usual * min(cell)) for d, cell in self.plain.items()).without_falls(),
+        )
+
+    def _added(self, own: Line, usual: float) -> tuple[tuple[int, Line], ...]:
+        """Return what deeper caches add: never more than a still deeper or wider pass does."""
+        raw = {
+            (depth, width): max(0.0, usual * min(cell) - own.at(width))
+            for depth, deep in self.deep.items()
+            for width, cell in deep.items()
+        }
+
+        def least(depth: int, width: int) -> float:
+            return min(s for (d, w), s in raw.items() if d >= depth and w >= width)
+
+        return tuple(
+            (depth, _line((width, least(depth, width)) for width in deep))
+            for depth, deep in self.deep.items()
         )
 
 
@@ -251,10 +266,6 @@ def _sweep_depth(stack: Sequence[_Subject], depth: int) -> None:
         for subject in stack:
             if subject.name == TARGET:
                 subject.sample_plain(depth)
-
-
-def _copiers() -> list[Drafter]:
-    return [SuffixDrafter(), LookupDrafter()]
 
 
 def _time_copier(copier: Drafter, clock: Clock) -> float:

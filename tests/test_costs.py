@@ -48,6 +48,18 @@ def test_a_line_is_straight_between_points_flat_below_and_goes_on_beyond() -> No
     line = Line(((2, 1.0), (4, 2.0), (8, 3.0)))
     assert [line.at(x) for x in (1, 2, 3, 4, 6, 8, 12)] == [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0]
     assert Line(((2, 1.0),)).at(9) == 1.0
+    assert Line(((24, 9.0), (48, 3.0))).at(200) == 3.0  # never down, let alone below zero
+
+
+def test_points_that_were_held_up_are_set_between_the_others() -> None:
+    line = Line(((1, 1.0), (2, 9.0), (3, 2.0), (24, 90.0), (48, 4.0)))
+    sound = line.without_falls()
+    assert [x for x, _ in sound.points] == [1, 2, 3, 24, 48]
+    assert [sound.at(x) for x in (1, 2, 3, 48)] == [1.0, 1.5, 2.0, 4.0]
+    assert sound.at(24) == pytest.approx(2 + 2 * 21 / 45)
+    assert sound.at(93) == pytest.approx(6.0)
+    assert Line(((1, 5.0), (2, 2.0))).without_falls() == Line(((1, 2.0), (2, 2.0)))
+    assert Line(()).without_falls() == Line(())
 
 
 def test_seconds_grow_with_width_and_with_depth_in_proportion() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from tiny_models import tiny_model, write_checkpoint
 
 from export.__main__ import _make_parser as make_export_parser
 from runtime import Engine
+from runtime.costs import Line
 from runtime.stats import Stats
 from tools.doctor.__main__ import main
-from tools.doctor.forecast import KS, Answer, Guess, make_forecast, simulate
+from tools.doctor.forecast import KS, Answer, Guess, find_best, make_forecast, simulate
 from tools.doctor.sample import run_length, sample_answer
 from tools.doctor.verdict import judge_drafts
 
@@ -61,10 +63,19 @@ def test_a_forecast_is_the_formula_where_every_guess_is_right() -> None:
 
 
 def test_a_copier_that_finds_nothing_costs_nothing() -> None:
-    forecast = make_forecast([answer_with([False] * 50)], "suffix", 4, make_table())
-    assert forecast.acceptance is None
-    assert forecast.tokens == 1.0
-    assert forecast.speedup == pytest.approx(1.0)
+    table = make_table()
+    target = table.models["target"]
+    plain = Line(tuple((depth, seconds / 2) for depth, seconds in target.plain.points))
+    table = replace(table, copiers={"suffix": 0.001})
+    table = replace(table, models={**table.models, "target": replace(target, plain=plain)})
+    forecasts = forecasts_of([False] * 50, table)
+    assert [(f.acceptance, f.tokens) for f in forecasts["suffix"]] == [(None, 1.0)] * len(KS)
+    assert [f.speedup for f in forecasts["suffix"]] == pytest.approx([1.0] * len(KS))
+    assert (find_best(forecasts["suffix"]).k, find_best(forecasts["draft"]).k) == (0, 0)
+    assert find_best(forecasts["draft"]).speedup == 1.0
+    verdict = judge_drafts({"suffix": forecasts["suffix"]}, table)
+    assert not verdict.is_worth_it
+    assert "suffix, which needs no model, beats plain decoding with no k" in verdict.sentence
 
 
 def forecasts_of(hits: list[bool], table) -> dict:
@@ -85,7 +96,7 @@ def test_a_poor_draft_is_not_and_the_sentence_says_what_would_be() -> None:
     table = make_table(beta=0.2, c=0.3)
     verdict = judge_drafts(forecasts_of([True, False, False] * 40, table), table)
     assert not verdict.is_worth_it
-    assert verdict.sentence.startswith("not worth it: draft with k = 1")
+    assert verdict.sentence.startswith("not worth it: draft beats plain decoding with no k;")
     # k = 2: 1 + a + a² = 1.2 (1.4 + 2 · 0.3).
     assert "with an acceptance of 0.78 at k = 2" in verdict.sentence
     assert "it costs 0.30" in verdict.sentence

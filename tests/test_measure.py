@@ -127,6 +127,43 @@ def test_noise_moves_all_widths_alike() -> None:
     assert 1.05 < np.mean(ratios) < 1.25  # what a pass takes as a rule, not at its best
 
 
+class Stalled(SlowModel):
+    """Stands still in some passes, as they come: `(width, depth, how many of them)`."""
+
+    stalls: dict[tuple[int, int], int]
+
+    def score(self, tokens: Sequence[int], rows: int) -> None:
+        place = (rows, self.length)
+        super().score(tokens, rows)
+        if self.stalls.get(place, 0):
+            self.stalls[place] -= 1
+            self.clock.now += 3.0
+
+
+@pytest.mark.parametrize("width", [17, 24, 48])
+def test_one_stall_spoils_no_width(width: int) -> None:
+    target = Stalled(Clock(), 0.01)
+    target.stalls = {(width, 128): 1}
+    table = measure_costs(target, {}, clock=target.clock)
+    for wide in (*range(1, 18), 24, 48, 90, 300):
+        seconds = table.seconds(TARGET, width=wide, depth=128)
+        assert seconds == pytest.approx(target.seconds(wide, 128), rel=0.01)
+
+
+def test_seconds_never_fall_with_width_or_depth_whatever_stalls() -> None:
+    target = Stalled(Clock(), 0.01)
+    stalls = {(w, 128): 99 for w in (3, 24)} | {(w, 440): 99 for w in (1, 4)}
+    target.stalls = dict(stalls)
+    table = measure_costs(target, {}, clock=target.clock)
+    by_width = [table.seconds(TARGET, width=w, depth=128) for w in range(1, 300)]
+    by_depth = [table.seconds(TARGET, width=4, depth=d) for d in range(128, 40_000, 100)]
+    plain = [table.plain_seconds(d) for d in range(128, 40_000, 100)]
+    for seconds in (by_width, by_depth, plain):
+        assert seconds == sorted(seconds)
+        assert 0 < seconds[0] < 0.03
+    assert by_width[3 - 1] == pytest.approx(target.seconds(3, 128), rel=0.01)
+
+
 def test_large_models_are_timed_for_a_limited_time() -> None:
     clock = Clock()
     target = SlowModel(clock, 2.0)

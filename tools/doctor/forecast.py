@@ -93,9 +93,12 @@ def simulate(answer: Answer, drafter: str, k: int) -> Iterator[Round]:
 
 
 def time_rounds(rounds: Iterable[Round], drafter: str, table: CostTable) -> Iterator[float]:
-    """Yield the seconds of each round by the cost table."""
+    """Yield the seconds of each round by the cost table; without a proposal it is a plain step."""
     host = table.host[_MODE]
     for step in rounds:
+        if not step.drafted:
+            yield table.step_seconds(mode=_MODE, depth=step.depth)
+            continue
         verifying = table.seconds(TARGET, width=step.drafted + 1, depth=step.depth)
         judging = (step.drafted + 1) * host.law + step.drafted * host.judge
         if drafter in table.copiers:
@@ -107,5 +110,8 @@ def time_rounds(rounds: Iterable[Round], drafter: str, table: CostTable) -> Iter
 
 
 def find_best(forecasts: Iterable[Forecast]) -> Forecast:
-    """Return the fastest forecast; of equal ones the first."""
-    return max(forecasts, key=lambda forecast: forecast.speedup)
+    """Return the fastest forecast, of equal ones the first; k = 0 if none beats plain decoding."""
+    best = max(forecasts, key=lambda forecast: forecast.speedup)
+    if best.speedup > 1.0:
+        return best
+    return Forecast(drafter=best.drafter, k=0, acceptance=None, tokens=1.0, speedup=1.0)

@@ -12,6 +12,7 @@ from .forecast import Forecast, find_best
 
 WORTH_IT = 1.1  # below, the memory and the care that a draft takes are not repaid
 _WHERE_IT_WOULD_BE = 1.2
+_NO_GAIN = "beats plain decoding with no k"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,8 @@ def judge_drafts(forecasts: Mapping[str, Sequence[Forecast]], table: CostTable) 
     """
     copied = find_best(f for name in forecasts if name in table.copiers for f in forecasts[name])
     drafted = [f for name in forecasts if name not in table.copiers for f in forecasts[name]]
-    copying = (
-        f"{copied.drafter}, which needs no model, reaches {copied.speedup:.2f}x with k = {copied.k}"
+    copying = f"{copied.drafter}, which needs no model, " + (
+        f"reaches {copied.speedup:.2f}x with k = {copied.k}" if copied.k else _NO_GAIN
     )
     if not drafted:
         return Verdict(
@@ -40,7 +41,9 @@ def judge_drafts(forecasts: Mapping[str, Sequence[Forecast]], table: CostTable) 
             sentence=f"there is no draft to judge; {copying}",
         )
     best = find_best(drafted)
-    reaches = f"{best.drafter} with k = {best.k} is predicted to reach {best.speedup:.2f}x"
+    reaches = f"{best.drafter} " + (
+        f"with k = {best.k} is predicted to reach {best.speedup:.2f}x" if best.k else _NO_GAIN
+    )
     if best.speedup < WORTH_IT:
         wanted = _missing(best, drafted, table)
         sentence = f"not worth it: {reaches}; {wanted}; {copying}"
@@ -63,7 +66,7 @@ def _missing(best: Forecast, drafted: Sequence[Forecast], table: CostTable) -> s
     wishes = []
     if needed:
         acceptance, at = min(needed, key=lambda pair: pair[0])
-        has = f"it has {at.acceptance or 0:.2f}"
+        has = "it drafted nothing" if at.acceptance is None else f"it has {at.acceptance:.2f}"
         wishes.append(f"with an acceptance of {acceptance:.2f} at k = {at.k} ({has})")
     cost, at = max(((_affordable(f, table), f) for f in own), key=lambda pair: pair[0])
     if cost > 0:
