@@ -22,6 +22,7 @@ MODEL_PRIOR = Prior(offset=-0.6, slope=1.05, offset_weight=2.0, slope_weight=8.0
 NGRAM_PRIOR = Prior(offset=-1.2, slope=0.4, offset_weight=2.0, slope_weight=8.0)
 SAMPLED_PRIOR = Prior(offset=1.7, slope=0.3, offset_weight=2.0, slope_weight=8.0)
 MODEL_ACCEPTANCE = 0.75
+NGRAM_ACCEPTANCE = 0.2
 
 
 @dataclass

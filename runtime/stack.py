@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .acceptance import RULES, Rule
-from .candidate import COPIER_PRIOR, MODEL_PRIOR, NGRAM_PRIOR, SAMPLED_PRIOR, Candidate
+from .candidate import (
+    COPIER_PRIOR,
+    MODEL_ACCEPTANCE,
+    MODEL_PRIOR,
+    NGRAM_ACCEPTANCE,
+    NGRAM_PRIOR,
+    SAMPLED_PRIOR,
+    Candidate,
+)
 from .controller import LONGEST, Controller, PassCost
 from .costs import CostTable, Mode
 from .drafters import (
@@ -29,7 +37,7 @@ from .sampling import Sampler
 from .speculate import Level, ModelDrafter, Verdict, Watch, watch_nothing
 from .stages import LOOKUP, NGRAM, Stage, default_stages, parse_stages
 from .stats import Choices, LevelStats
-from .survival import Survival
+from .survival import Prior, Survival
 from .window import Window
 
 TARGET = "target"
@@ -214,9 +222,14 @@ def _control(
 ) -> Controller:
     """Return the members under a controller that knows what passes of the model above cost."""
     drawn = MODEL_PRIOR if request.sampling.is_matched else SAMPLED_PRIOR
-    priors = {ModelDrafter: drawn, NgramDrafter: NGRAM_PRIOR}
+    starts: dict[type, tuple[Prior, float]] = {
+        ModelDrafter: (drawn, MODEL_ACCEPTANCE),
+        NgramDrafter: (NGRAM_PRIOR, NGRAM_ACCEPTANCE),
+    }
+    known = [starts.get(type(member), (COPIER_PRIOR, MODEL_ACCEPTANCE)) for member in members]
     candidates = [
-        Candidate(member, Survival(priors.get(type(member), COPIER_PRIOR))) for member in members
+        Candidate(member, Survival(prior), acceptance)
+        for member, (prior, acceptance) in zip(members, known, strict=True)
     ]
     names = [member.name for member in members if isinstance(member, ModelDrafter)]
     return Controller(

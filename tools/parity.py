@@ -21,7 +21,7 @@ from runtime.arguments import Parser
 from runtime.noise import Noise
 from runtime.request import NUMERICS, Options, make_request
 from runtime.sampling import Sampler, make_law
-from runtime.stages import COPIERS
+from runtime.stages import COPIERS, NGRAM
 
 from .prompt_sets import encode_fitting, read_questions
 
@@ -102,7 +102,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with Engine.open(args.bundle, threads=args.threads) as engine:
             prompts = encode_questions(engine, args.prompts, limit=args.limit)
-            stacks = args.stages or [[name] for name in (*COPIERS, *engine.drafts)]
+            offered = [*COPIERS, *([NGRAM] if engine.bundle.manifest.ngram else []), *engine.drafts]
+            stacks = args.stages or [[name] for name in offered]
             configurations = [Options(stages=stack, k=k) for stack in stacks for k in args.k]
             settings = Options(
                 max_tokens=args.max_tokens, ignore_eos=args.ignore_eos, numerics=args.numerics
