@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from export.progress import Progress, Stage
 from runtime import Engine, ForerunError
 from runtime.acceptance import TokenRule
 from runtime.arguments import Parser
+from runtime.drafters import SuffixDrafter
 from runtime.generation import generate_chunks
 from runtime.law import Law
 from runtime.providers import count_threads
@@ -37,6 +39,7 @@ from .parity import compare_answers, encode_questions
 REJECT_BELOW = 1e-4
 DEFAULT_TOKENS = 40_000
 ANSWER_TOKENS = 96
+FIXED_K = 4
 _SLICES = 8
 PARITY_TOKENS = 64
 SETTINGS: dict[str, Options] = {
@@ -268,13 +271,19 @@ def _collect(
     *,
     is_wrong: bool,
 ) -> str:
-    """Sample answers until `tokens` tokens were seen; return the name of the rule that judged."""
+    """Sample answers until `tokens` tokens were seen; return the name of the rule that judged.
+
+    Without a k asked for, every other answer drafts `FIXED_K` tokens a round, so that the rule is
+    also seen where drafting does not pay and would rest. The wrong one always drafts.
+    """
     answer = evidence.answers
     rule = ""
     while evidence.emitted < tokens:
         prompt = prompts[answer % len(prompts)]
         asked = Options(seed=answer, max_tokens=ANSWER_TOKENS, ignore_eos=True)
-        request = make_request(options | asked)
+        if is_wrong or answer % 2:
+            asked["k"] = FIXED_K
+        request = make_request(asked | options)
         before = evidence.emitted
         rule = _watch_answer(engine, prompt, request, evidence, answer, is_wrong=is_wrong)
         stage.advance(min(evidence.emitted, tokens) - min(before, tokens))
@@ -298,8 +307,11 @@ def _watch_answer(
         prompt,
         watch=lambda verdict: seen.append(verdict) if verdict.level == TARGET else None,
     )
+    if isinstance(stack.target.drafter, SuffixDrafter):
+        # One token in common is enough here: text that hardly repeats is then judged all the same.
+        stack = _with_target(stack, drafter=SuffixDrafter(shortest=1))
     if is_wrong:
-        stack = Stack((replace(stack.target, rule=ResidualIsTarget()), *stack.levels[1:]))
+        stack = _with_target(stack, rule=ResidualIsTarget())
     for chunk in generate_chunks(
         stack,
         prompt,
@@ -311,6 +323,10 @@ def _watch_answer(
         if seen:
             evidence.add(seen.pop(), request=answer, kept=len(chunk.token_ids))
     return stack.target.rule.name
+
+
+def _with_target(stack: Stack, **changes: Any) -> Stack:
+    return Stack((replace(stack.target, **changes), *stack.levels[1:]), stack.controller)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:

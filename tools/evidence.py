@@ -117,8 +117,9 @@ class Evidence:
     def _add_likelihood(self, p: Law, token: int) -> None:
         weights = p.weights[p.weights > 0]
         logs = np.log(weights)
-        mean = float(weights @ logs)
-        variance = float(weights @ (logs - mean) ** 2)
+        # Not by `@`: BLAS threads would spin on the cores that the model's passes need.
+        mean = float((weights * logs).sum())
+        variance = float((weights * (logs - mean) ** 2).sum())
         self._likelihood.add(math.log(p.probability(token)) - mean, variance)
 
 
