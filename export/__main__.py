@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from runtime.errors import ForerunError
+from runtime.storage import user_path
 
 from .errors import PlanError
 from .plan import (
@@ -202,7 +203,7 @@ def _stay_offline(models: Sequence[ModelPlan]) -> None:
 
     recipes = {recipe.name for recipe in read_recipes()}
     names = [model.reference for model in models]
-    if all(name.lower() in recipes or Path(name).expanduser().exists() for name in names):
+    if all(name.lower() in recipes or user_path(name).exists() for name in names):
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from runtime.storage import user_path
+
 from .errors import CheckpointError, NoNetworkError
 from .fetch import fetch
 from .progress import Progress
@@ -48,7 +50,7 @@ def resolve(reference: str, *, progress: Progress) -> Checkpoint:
     """
     if reference.lower() in {recipe.name for recipe in read_recipes()}:
         return _from_recipe(reference, progress)
-    path = Path(reference).expanduser()
+    path = user_path(reference)
     if path.exists():
         return _from_path(reference, path)
     if _HUB_ID.fullmatch(reference) and not reference.startswith("."):

@@ -163,6 +163,11 @@ def _costs(args: argparse.Namespace) -> int:
     if args.plot is not None:
         check_plot(args.plot)
     with _open(args) as engine:
+        if args.depth is not None and args.depth >= engine.target.context:
+            raise RequestError(
+                f"--depth is {args.depth}, but the context holds {engine.target.context} tokens, "
+                "the new one included"
+            )
         with PassCounter() as counter:
             table = engine.costs(refresh=args.refresh, on_pass=counter)
         report = CostReport(

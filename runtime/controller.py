@@ -30,7 +30,7 @@ from .candidate import Candidate
 from .drafters import NgramDrafter, Proposal
 from .noise import Noise
 from .speculate import ModelDrafter, Verdict
-from .stats import Choices
+from .stats import Choices, ChosenRounds
 from .window import Window
 
 # Seconds of a pass over `width` tokens behind `depth` tokens of cache, laws and draws included.
@@ -160,7 +160,7 @@ class Controller:
     def choices(self) -> Choices:
         """Return what was chosen so far."""
         return Choices(
-            rounds=tuple((*what, count) for what, count in self._rounds.most_common()),
+            rounds=tuple(ChosenRounds(*what, count) for what, count in self._rounds.most_common()),
             expected_tokens=self._expected_tokens,
             emitted_tokens=self._emitted_tokens,
             expected_seconds=self._expected_seconds,

@@ -18,10 +18,13 @@ def check_plot(path: Path) -> None:
     """Refuse what could not be drawn, before anything is measured.
 
     Raises:
-        RequestError: the suffix names no known format, or matplotlib is not installed.
+        RequestError: the suffix names no known format, there is no such folder, or matplotlib is
+            not installed.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise RequestError(f"--plot must name a file in {', '.join(SUFFIXES)}, not {path.name!r}")
+    if not path.absolute().parent.is_dir():
+        raise RequestError(f"--plot {path}: the folder does not exist; make it first")
     _figure_class()
 
 

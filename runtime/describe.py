@@ -112,11 +112,12 @@ def explain(stats: Stats) -> Iterator[str]:
     if choices is None or not choices.emitted_tokens:
         yield "nothing was chosen: drafting was off, lengths were fixed, or the answer was short"
         return
-    rounds = sum(count for _, _, count in choices.rounds)
+    rounds = sum(chosen.rounds for chosen in choices.rounds)
     yield f"{rounds} rounds after the first token, each chosen by expected tokens a second:"
-    for drafter, tokens, count in choices.rounds:
-        what = f"{tokens} token{'s' * (tokens > 1)} by {drafter}" if tokens else "a plain step"
-        yield f"  {100 * count / rounds:3.0f} %  {what}"
+    for chosen in choices.rounds:
+        drafted = f"{chosen.tokens} token{'s' * (chosen.tokens > 1)} by {chosen.drafter}"
+        share = 100 * chosen.rounds / rounds
+        yield f"  {share:3.0f} %  {drafted if chosen.tokens else 'a plain step'}"
     expected = choices.expected_tokens / choices.expected_seconds
     measured = choices.emitted_tokens / choices.measured_seconds
     yield (

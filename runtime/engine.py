@@ -336,6 +336,9 @@ class Engine:
             request,
             is_controlled=self._has_costs,
             has_ngrams=self._ngrams is not None,
+            left_out=[
+                draft.name for draft in self.bundle.manifest.drafts if draft.name not in self.drafts
+            ],
         )
 
     def _encode(self, prompt: str | Sequence[int] | None, messages: Messages | None) -> list[int]:

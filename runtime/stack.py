@@ -4,7 +4,7 @@ In: the bundle's models by name and a request. Out: a `Stack`, made anew for eac
 no request learns from another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .acceptance import RULES, Rule
@@ -164,7 +164,12 @@ def make_stack(
 
 
 def plan_stages(
-    drafts: Sequence[str], request: Request, *, is_controlled: bool, has_ngrams: bool = False
+    drafts: Sequence[str],
+    request: Request,
+    *,
+    is_controlled: bool,
+    has_ngrams: bool = False,
+    left_out: Collection[str] = (),
 ) -> tuple[Stage, ...]:
     """Return the stages that the request asks of a bundle with these drafts, bottom first.
 
@@ -173,6 +178,7 @@ def plan_stages(
         request: what was asked.
         is_controlled: by default, copiers that only cost when they pay stand beside a model.
         has_ngrams: whether the bundle has an n-gram table.
+        left_out: the names of drafts that are not loaded.
 
     Raises:
         RequestError: the stages do not fit the bundle.
@@ -180,7 +186,7 @@ def plan_stages(
     if request.stages is None:
         stages = default_stages(drafts, is_controlled=is_controlled and request.k is None)
     else:
-        stages = parse_stages(request.stages, drafts, has_ngrams=has_ngrams)
+        stages = parse_stages(request.stages, drafts, has_ngrams=has_ngrams, left_out=left_out)
     if request.is_plain:
         return ()
     if request.k is None or not stages:

@@ -43,7 +43,11 @@ def default_stages(drafts: Sequence[str], *, is_controlled: bool) -> tuple[Stage
 
 
 def parse_stages(
-    texts: Sequence[str], drafts: Collection[str], *, has_ngrams: bool = False
+    texts: Sequence[str],
+    drafts: Collection[str],
+    *,
+    has_ngrams: bool = False,
+    left_out: Collection[str] = (),
 ) -> tuple[Stage, ...]:
     """Return the stages that `texts` spell, bottom first.
 
@@ -51,12 +55,13 @@ def parse_stages(
         texts: one a stage.
         drafts: the names of the bundle's drafts.
         has_ngrams: whether the bundle has an n-gram table too.
+        left_out: the names of drafts that are not loaded.
 
     Raises:
         RequestError: a name is not one that the bundle offers, or stands where it cannot.
     """
     free = (*COPIERS, NGRAM) if has_ngrams else COPIERS
-    stages = tuple(_parse(text, drafts, free) for text in texts)
+    stages = tuple(_parse(text, drafts, free, left_out) for text in texts)
     for stage in stages[1:]:
         if stage.model is None:
             raise RequestError(
@@ -68,10 +73,16 @@ def parse_stages(
     return stages
 
 
-def _parse(text: str, drafts: Collection[str], free: Collection[str]) -> Stage:
+def _parse(
+    text: str, drafts: Collection[str], free: Collection[str], left_out: Collection[str]
+) -> Stage:
     spelled, colon, number = text.partition(":")
     names = [name.strip() for name in spelled.split("|")]
     for name in names:
+        if name in left_out:
+            raise RequestError(
+                f"stages: {name} is not loaded, max_memory leaves no room: allow more"
+            )
         if name not in free and name not in drafts:
             offer = ", ".join([*free, *drafts])
             cure = ": build it with  python -m tools.ngram" if name == NGRAM else ""

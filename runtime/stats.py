@@ -125,12 +125,21 @@ class LevelFigures:
     seconds: StageSeconds
 
 
+@dataclass(frozen=True)
+class ChosenRounds:
+    """How many rounds drafted `tokens` tokens by `drafter`; `none` is a plain step."""
+
+    drafter: str
+    tokens: int
+    rounds: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choices:
     """What a controller chose, and how well it foresaw what came.
 
     Attributes:
-        rounds: how often each (drafter, number of tokens) was chosen; `none` is a plain step.
+        rounds: how often each drafter and number of tokens was chosen, most frequent first.
         expected_tokens: what the rounds were expected to emit, and
         emitted_tokens: what they emitted.
         expected_seconds: what they were expected to take by the cost table, and
@@ -138,7 +147,7 @@ class Choices:
         plain_seconds: what the emitted tokens would have taken without speculation, by the table.
     """
 
-    rounds: tuple[tuple[str, int, int], ...]
+    rounds: tuple[ChosenRounds, ...]
     expected_tokens: float
     emitted_tokens: int
     expected_seconds: float

@@ -10,6 +10,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from .errors import RequestError
+
 CACHE_VARIABLE = "FORERUN_CACHE"
 
 
@@ -25,6 +27,18 @@ def cache_folder() -> Path:
         return Path(chosen or _platform_folder()).expanduser().absolute()
     except RuntimeError:  # there is no home folder
         return _temporary_folder()
+
+
+def user_path(text: str | Path) -> Path:
+    """Return a path that a person typed, `~` and `~name` replaced.
+
+    Raises:
+        RequestError: there is no such home folder.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise RequestError(f"{text}: the home folder is not known; write the whole path") from None
 
 
 def _platform_folder() -> Path:

@@ -24,6 +24,7 @@ import numpy as np
 from .drafters import Archive
 from .errors import StoreError
 from .lock import hold_lock
+from .storage import user_path
 
 MOST_TOKENS = 1 << 20  # a full store takes a fifth of a second to open
 MOST_BYTES = 4 * MOST_TOKENS
@@ -88,7 +89,7 @@ class Store:
     """
 
     def __init__(self, path: str | Path, *, fingerprint: str, vocabulary: int) -> None:
-        self.path = Path(path).expanduser().resolve()
+        self.path = user_path(path).resolve()
         self._fingerprint = fingerprint
         with _naming(self.path):
             if _is_missing(self.path):

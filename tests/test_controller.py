@@ -227,8 +227,8 @@ def choose_between(one, other, costs):
     controller = control(one, other, **costs)
     run(controller, tokens=500, **costs)
     rounds: dict[str, int] = {}
-    for name, _, count in controller.choices().rounds:
-        rounds[name] = rounds.get(name, 0) + count
+    for chosen in controller.choices().rounds:
+        rounds[chosen.drafter] = rounds.get(chosen.drafter, 0) + chosen.rounds
     return rounds
 
 
@@ -252,7 +252,7 @@ def test_choices_add_up():
     assert choices.expected_seconds == pytest.approx(taken * choices.emitted_tokens, rel=0.02)
     assert choices.expected_tokens == pytest.approx(choices.emitted_tokens, rel=0.1)
     assert choices.plain_seconds == choices.emitted_tokens
-    assert sum(count for _, _, count in choices.rounds) < 400
+    assert sum(chosen.rounds for chosen in choices.rounds) < 400
 
 
 @given(seed=st.integers(0, 200), k=st.integers(1, 8), length=st.integers(1, 6))

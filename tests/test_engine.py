@@ -209,7 +209,7 @@ def test_lengths_chosen_by_cost_change_no_token(engine, stages, options):
     forget(engine)
     on = engine.complete(PROMPT, stages=stages, **options)
     assert outcome(on) == outcome(off)
-    assert sum(count for _, _, count in on.stats.choices.rounds) > 0
+    assert sum(chosen.rounds for chosen in on.stats.choices.rounds) > 0
     check_caches(engine, engine.encode(PROMPT), on)
 
 
@@ -242,7 +242,7 @@ def test_choices_count_what_stayed_of_the_last_round(make_engine):
         answer = engine.complete(PROMPT, stages=["draft"], max_tokens=30, stop=whole.text[place:25])
         choices = answer.stats.choices
         assert choices.emitted_tokens == len(answer.token_ids) - 1
-        decided = sum(count * (tokens + 1) for _, tokens, count in choices.rounds)
+        decided = sum(chosen.rounds * (chosen.tokens + 1) for chosen in choices.rounds)
         cut += decided > choices.emitted_tokens
     assert cut > 0
 

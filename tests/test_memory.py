@@ -44,3 +44,5 @@ def test_an_engine_keeps_to_the_cap(bundle):
     with Engine.open(bundle.folder, threads=1, max_memory=cap) as engine:
         assert not engine.drafts
         assert engine.complete("abc", max_tokens=3, ignore_eos=True).token_ids
+        with pytest.raises(RequestError, match="is not loaded, max_memory"):
+            engine.complete("abc", stages=[bundle.manifest.drafts[0].name])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime import storage
-from runtime.storage import cache_folder, write_whole
+from runtime import RequestError, storage
+from runtime.storage import cache_folder, user_path, write_whole
 
 
 def test_the_cache_folder_follows_the_variable_then_the_platform(
@@ -45,6 +45,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("chosen", ["", "~/models"])
+def test_a_home_folder_that_is_not_known_is_a_sentence() -> None:
+    assert user_path("~/models") == Path.home() / "models"
+    with pytest.raises(RequestError, match=r"~no-such-user/models: the home folder is not known"):
+        user_path("~no-such-user/models")
+
+
 def test_who_has_no_home_has_a_private_folder(
     temporary: Path, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

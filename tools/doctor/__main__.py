@@ -20,6 +20,7 @@ from runtime import Engine
 from runtime.arguments import Parser
 from runtime.errors import ForerunError
 from runtime.pass_counter import PassCounter
+from runtime.storage import user_path
 from tools.errors import ToolError
 from tools.prompt_sets import encode_fitting, read_questions
 
@@ -56,7 +57,7 @@ def _diagnose(args: argparse.Namespace, progress: Progress) -> Diagnosis | dict[
                 f"{args.target} is a bundle, which has its drafts: give it without --draft, "
                 "--output and --quick"
             )
-        return _measure(args, Path(args.target).expanduser(), progress)
+        return _measure(args, user_path(args.target), progress)
     references = [args.target, *args.draft]
     # What the export would refuse is refused before minutes are spent.
     make_plan(

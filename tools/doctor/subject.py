@@ -16,6 +16,7 @@ from export.errors import PairMismatchError
 from export.integrity import check_checkpoint, count_parameters
 from export.progress import Progress
 from runtime.manifest import MANIFEST_NAME
+from runtime.storage import user_path
 from tools.errors import ToolError
 
 _BITS = {"int4": 4.5, "int8": 8.25, "float16": 16.0, "float32": 32.0}  # a weight with its scales
@@ -35,7 +36,7 @@ class Pair:
 
 def is_bundle(reference: str) -> bool:
     """Whether `reference` names a bundle's folder rather than a checkpoint."""
-    return (Path(reference).expanduser() / MANIFEST_NAME).is_file()
+    return (user_path(reference) / MANIFEST_NAME).is_file()
 
 
 def compare_checkpoints(references: Sequence[str], *, precision: str, progress: Progress) -> Pair:
