@@ -45,12 +45,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("chosen", ["", "~/models"])
-def test_a_home_folder_that_is_not_known_is_a_sentence() -> None:
-    assert user_path("~/models") == Path.home() / "models"
-    with pytest.raises(RequestError, match=r"~no-such-user/models: the home folder is not known"):
-        user_path("~no-such-user/models")
-
-
 def test_who_has_no_home_has_a_private_folder(
     temporary: Path, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,3 +85,9 @@ def test_a_failed_write_leaves_what_was_there_and_nothing_else(
         write_whole(place, "second")
     assert [file.name for file in place.parent.iterdir()] == ["file.json"]
     assert place.read_text(encoding="utf-8") == "first ä"
+
+
+def test_a_home_folder_that_is_not_known_is_a_sentence() -> None:
+    assert user_path("~/models") == Path.home() / "models"
+    with pytest.raises(RequestError, match=r"~no-such-user/models: the home folder is not known"):
+        user_path("~no-such-user/models")
