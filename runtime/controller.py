@@ -87,6 +87,7 @@ class Controller:
         self._start = sys.maxsize  # where the answer began, as far as it was seen
         self._used: Candidate | None = None
         self._drafting = 0.0  # seconds of this round's drafting
+        self._looking = 0.0  # seconds more, of a draft's first look at the prompt
         self._expected = 1.0  # tokens
         self._rounds: Counter[tuple[str, int]] = Counter()
         self._expected_tokens = self._expected_seconds = self._measured_seconds = 0.0
@@ -148,9 +149,9 @@ class Controller:
         self._rounds[drafted.drafter, len(drafted.tokens)] += 1
         self._expected_tokens += self._expected
         self._emitted_tokens += emitted
-        self._expected_seconds += seconds
+        self._expected_seconds += seconds + self._looking
         self._measured_seconds += verdict.seconds
-        self._used, self._drafting, self._expected = None, 0.0, 1.0
+        self._used, self._drafting, self._looking, self._expected = None, 0.0, 0.0, 1.0
         self._was_asked = False
 
     def retract(self, tokens: int) -> None:
@@ -255,7 +256,9 @@ class Controller:
         drafter = candidate.drafter
         assert isinstance(drafter, ModelDrafter)
         self._read_on(drafter, len(context))
-        self._drafting += self._catch_up(drafter, len(context))
+        catch_up = self._catch_up(drafter, len(context))
+        self._drafting += catch_up
+        self._looking = self._catch_up(drafter, len(context), from_prompt=True) - catch_up
         most = min(most, drafter.level.model.context - len(context))
         proposal = Proposal([], [], drafter.name)
         survived, wanted = 1.0, min(plan.count, most)
@@ -315,14 +318,14 @@ class Controller:
             return inner.token_seconds
         return self._draft_widths[drafter.name].at(depth)[1]
 
-    def _catch_up(self, drafter: ModelDrafter, depth: int) -> float:
+    def _catch_up(self, drafter: ModelDrafter, depth: int, *, from_prompt: bool = False) -> float:
         """Return the seconds that a model takes to read the tokens it sat out.
 
-        Its first look at the prompt does not count: that is prefill.
+        Its first look at the prompt does not count, unless `from_prompt`: that is prefill.
         """
         level = drafter.level
         lag = depth - level.model.length
-        if not level.stats.passes:
+        if not (from_prompt or level.stats.passes):
             lag = min(lag, depth - self._start + 1)
         widths = self._draft_widths[drafter.name]
         return widths.seconds(lag, depth) - widths.at(depth)[1] if lag > 1 else 0.0

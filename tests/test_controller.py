@@ -255,6 +255,18 @@ def test_choices_add_up():
     assert sum(chosen.rounds for chosen in choices.rounds) < 400
 
 
+def test_a_first_look_at_the_prompt_is_foreseen():
+    verify, step = line(0.1), line(0.1, first=0.2)
+    controller = control(draft(Scripted()), verify=verify, step=step)
+    target = level_over(Scripted(), controller, watch=controller.watch)
+    speculate(target, [0] * 12, 4, noise=Noise(1))
+    choices = controller.choices()
+    (drafted,) = [chosen.tokens for chosen in choices.rounds]
+    assert drafted > 0
+    drafting = step(12, 0) + (drafted - 1) * step(1, 12)
+    assert choices.expected_seconds == pytest.approx(drafting + verify(drafted + 1, 12))
+
+
 @given(seed=st.integers(0, 200), k=st.integers(1, 8), length=st.integers(1, 6))
 def test_how_far_it_drafts_does_not_depend_on_the_last_token(seed, k, length):
     """Change the noise of one place: as many tokens are proposed up to and with that place."""
