@@ -20,7 +20,6 @@ from runtime.storage import user_path
 from .errors import PlanError
 from .plan import (
     BLOCK_SIZES,
-    DEFAULT_FLAVOUR,
     DEFAULT_PRECISION,
     ModelPlan,
     make_add_plan,
@@ -33,7 +32,7 @@ from .stages import remove_drafts
 
 INTERRUPTED = 130
 _TRIM_OPTIONS = {"draft_vocab", "vocab_text", "vocab_counts"}
-_MODEL_OPTIONS = {"precision", "block_size", "context", "flavour"} | _TRIM_OPTIONS
+_MODEL_OPTIONS = {"precision", "block_size", "context", "flavour", "provider"} | _TRIM_OPTIONS
 # What is done, by the option that asks for it, and the options that go with it.
 _FITTING = {
     "target": _MODEL_OPTIONS | {"draft", "draft_precision", "overwrite"},
@@ -109,9 +108,14 @@ def _make_parser() -> argparse.ArgumentParser:
         "(default: the larger of 128 and 32 that is faithful enough)",
     )
     parser.add_argument(
+        "--provider",
+        metavar="P",
+        help="what it is to run on: cpu (default), cuda or tensorrt (with float16 activations)",
+    )
+    parser.add_argument(
         "--flavour",
         metavar="F",
-        help="fused (default, for CPU and CUDA), portable (standard ops: TensorRT, batches) or "
+        help="fused (default for cpu and cuda), portable (standard ops: TensorRT, batches) or "
         "trees (the same, the attention mask an input)",
     )
     parser.add_argument("--context", type=int, metavar="N", help="cap the context at N tokens")
@@ -152,7 +156,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
         options.draft_vocab, texts=options.vocab_text or (), counts=options.vocab_counts or ()
     )
     precision = DEFAULT_PRECISION if options.precision is None else options.precision
-    flavour = DEFAULT_FLAVOUR if options.flavour is None else options.flavour
+    provider = "cpu" if options.provider is None else options.provider
     if options.add_draft is None:
         plan = make_plan(
             target=options.target,
@@ -162,7 +166,8 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
             draft_precision=options.draft_precision,
             block_size=options.block_size,
             context=options.context,
-            flavour=flavour,
+            flavour=options.flavour,
+            provider=provider,
             trim=trim,
             overwrite=options.overwrite,
         )
@@ -177,7 +182,8 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
         precision=precision,
         block_size=options.block_size,
         context=options.context,
-        flavour=flavour,
+        flavour=options.flavour,
+        provider=provider,
         trim=trim,
     )
     _stay_offline(addition.models)

@@ -213,8 +213,9 @@ def _write_float(job: _Job, speed: SpeedPasses) -> _FloatGraph:
     folder = job.staging.make_folder(job.float_folder)
     with progress.stage(f"{name}: write float32", unit="bytes") as stage, writing(folder):
         lowered = graph.clone()
-        steady_attention(lowered)
-        steady_experts(lowered)
+        if job.plan.is_steady:
+            steady_attention(lowered)
+            steady_experts(lowered)
         place_weights(lowered)
         finish(lowered, name=name)
         held = write_graph(lowered, folder / _GRAPH, f"{name}.weights", advance=stage.advance)
@@ -257,11 +258,12 @@ def _write_precision(job: _Job, made: _FloatGraph, storage: Storage | None) -> M
         writing(folder),
     ):
         if storage is not None:
-            if storage.is_steady:
+            if storage.is_steady and plan.is_steady:
                 steady_attention(graph)
             _quantize(job, graph, storage, made.importance)
         else:
             place_weights(graph)
+        if plan.is_half:
             halve_model(graph)
         finish(graph, name=plan.name)
         write_graph(graph, folder / _GRAPH, f"{plan.name}.weights", advance=stage.advance)
@@ -297,14 +299,12 @@ def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
 
 
 def _lowered_entry(plan: ModelPlan, entry: ModelEntry, storage: Storage | None) -> ModelEntry:
-    if storage is not None:
-        return replace(
-            entry,
-            precision=plan.precision,
-            block_size=storage.block_size,
-            int8_layers=tuple(sorted(storage.finer)),
-        )
-    return replace(entry, precision=plan.precision, cache=replace(entry.cache, dtype="float16"))
+    cache = replace(entry.cache, dtype="float16" if plan.is_half else "float32")
+    lowered = replace(entry, precision=plan.precision, cache=cache)
+    if storage is None:
+        return lowered
+    finer = tuple(sorted(storage.finer))
+    return replace(lowered, block_size=storage.block_size, int8_layers=finer)
 
 
 def _path(job: _Job, entry: ModelEntry) -> Path:

@@ -1,8 +1,8 @@
 """Turn a float32 graph into float16, for devices whose kernels want it.
 
-Requires: a graph with its weights placed. Ensures: weights, activations and caches are float16;
-what depends on the positions alone (rotary angles) is still computed in float32, since float16
-cannot tell far positions apart; `logits` stay float32.
+Requires: a graph with its weights placed or quantised. Ensures: float weights, scales, activations
+and caches are float16; what depends on the positions alone (rotary angles) is still computed in
+float32, since float16 cannot tell far positions apart; `logits` stay float32.
 """
 
 import numpy as np

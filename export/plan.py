@@ -14,7 +14,7 @@ from runtime.manifest import FLAVOURS, PRECISIONS
 from .errors import PlanError
 
 DEFAULT_PRECISION = "int4"
-DEFAULT_FLAVOUR = "fused"
+PROVIDERS = {"cpu": "fused", "cuda": "fused", "tensorrt": "portable"}  # and their usual flavours
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 LARGEST_STANDARD_BLOCK = 128  # of int4 weights, as TensorRT takes them
 SHORTEST_CONTEXT = 64  # the parity gate needs so many tokens
@@ -32,7 +32,7 @@ class ModelPlan:
     """One model of the bundle: `name` is its sub-folder, `reference` the checkpoint's name.
 
     Without a `block_size` the coarsest that is faithful enough is found by measuring. `flavour` is
-    one of `runtime.manifest.FLAVOURS`.
+    one of `runtime.manifest.FLAVOURS`, `provider` what the graph is meant to run on.
     """
 
     name: str
@@ -41,7 +41,19 @@ class ModelPlan:
     precision: str
     block_size: int | None
     context: int | None
-    flavour: str = DEFAULT_FLAVOUR
+    flavour: str = "fused"
+    provider: str = "cpu"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether activations and caches are float16: GPUs want it wherever they may have it."""
+        on_device = self.provider != "cpu" and self.precision != "float32"
+        return on_device or self.precision == "float16"
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether rows get the same bits in passes of any width, at a price; for CPUs only."""
+        return self.provider == "cpu"
 
     @property
     def is_quantised(self) -> bool:
@@ -90,7 +102,8 @@ def make_plan(
     draft_precision: str | None = None,
     block_size: int | None = None,
     context: int | None = None,
-    flavour: str = DEFAULT_FLAVOUR,
+    flavour: str | None = None,
+    provider: str = "cpu",
     trim: Trim | None = None,
     overwrite: bool = False,
 ) -> Plan:
@@ -106,8 +119,9 @@ def make_plan(
         raise PlanError("--draft-vocab is given, but no --draft: a target's head is never trimmed")
     _check_references("--target", [target])
     _check_references("--draft", drafts)
-    _check_flavour(flavour, precision, block_size)
-    _check_flavour(flavour, draft_precision or precision, block_size)
+    flavour = _choose_flavour(flavour, provider, context)
+    for each in (precision, draft_precision or precision):
+        _check_graph(flavour, provider, each, block_size)
     models = [
         ModelPlan(
             name=draft_name(place) if place else "target",
@@ -117,6 +131,7 @@ def make_plan(
             block_size=block_size,
             context=context,
             flavour=flavour,
+            provider=provider,
         )
         for place, reference in enumerate((target, *drafts))
     ]
@@ -131,7 +146,8 @@ def make_add_plan(
     precision: str = DEFAULT_PRECISION,
     block_size: int | None = None,
     context: int | None = None,
-    flavour: str = DEFAULT_FLAVOUR,
+    flavour: str | None = None,
+    provider: str = "cpu",
     trim: Trim | None = None,
 ) -> AddPlan:
     """Check the options for drafts that join the bundle at `output` and return the plan.
@@ -139,7 +155,8 @@ def make_add_plan(
     Raises PlanError that names the option.
     """
     _check_common(precision, block_size, context)
-    _check_flavour(flavour, precision, block_size)
+    flavour = _choose_flavour(flavour, provider, context)
+    _check_graph(flavour, provider, precision, block_size)
     _check_references("--add-draft", drafts)
     if name is not None and len(drafts) > 1:
         raise PlanError(f"--name names one draft, but {len(drafts)} are added: add them one by one")
@@ -154,6 +171,7 @@ def make_add_plan(
             block_size=block_size,
             context=context,
             flavour=flavour,
+            provider=provider,
         )
         for reference in drafts
     )
@@ -217,10 +235,29 @@ def _check_references(option: str, references: Sequence[str]) -> None:
             raise PlanError(f"{option} is empty: name a recipe, a folder, a GGUF file or a hub id")
 
 
-def _check_flavour(flavour: str, precision: str, block_size: int | None) -> None:
+def _choose_flavour(flavour: str | None, provider: str, context: int | None) -> str:
+    if provider not in PROVIDERS:
+        raise PlanError(f"--provider must be one of {', '.join(PROVIDERS)}, but is {provider!r}")
+    flavour = PROVIDERS[provider] if flavour is None else flavour
     if flavour not in FLAVOURS:
         raise PlanError(f"--flavour must be one of {', '.join(FLAVOURS)}, but is {flavour!r}")
+    if provider == "tensorrt" and flavour == "fused":
+        raise PlanError("--provider tensorrt needs --flavour portable: it reads standard ops alone")
+    if provider == "tensorrt" and context is None:
+        raise PlanError(
+            "--provider tensorrt needs --context, 4096 for instance: the cache's size is built "
+            "into the engine, and each pass reads all of it"
+        )
+    return flavour
+
+
+def _check_graph(flavour: str, provider: str, precision: str, block_size: int | None) -> None:
     if flavour == "fused":
+        if provider == "cuda" and precision == "float32":
+            raise PlanError(
+                "--precision float32 does not go with --provider cuda: its fused attention has "
+                "float16 alone; choose int4, int8 or float16, or --flavour portable"
+            )
         return
     if precision == "int8":
         raise PlanError(

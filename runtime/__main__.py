@@ -19,14 +19,15 @@ from .arguments import make_parser, read_options, read_prompt
 from .bundle import open_bundle
 from .cost_plot import check_plot, draw_costs
 from .cost_report import CostReport, describe_costs
-from .describe import describe_bundle, describe_store, explain
+from .describe import describe_bundle, describe_placement, describe_store, explain
 from .engine import Engine
 from .errors import ForerunError, RequestError
 from .generation import Chunk
 from .kept_costs import make_key, read_costs
 from .manifest import dump_manifest
 from .pass_counter import PassCounter
-from .providers import make_provider
+from .places import make_places, open_models
+from .providers import Threads, count_threads, make_provider
 from .store import clear_store
 from .trace import open_trace
 
@@ -145,6 +146,22 @@ def _info(args: argparse.Namespace) -> int:
     else:
         key = make_key(bundle, provider=make_provider("cpu"), threads=None)
         print("\n".join(describe_bundle(bundle, read_costs(key))))
+    if args.provider is not None:
+        places = make_places(
+            bundle,
+            provider=args.provider,
+            providers=args.providers,
+            device_id=args.device_id,
+            cuda_graphs=False,
+        )
+        models = open_models(
+            bundle,
+            bundle.manifest.models,
+            places,
+            Threads(count=count_threads(None)),
+            is_strict=args.strict_provider,
+        )
+        print("\n".join(["", *map(describe_placement, models)]), file=sys.stderr)
     return 0
 
 
@@ -194,6 +211,9 @@ def _open(args: argparse.Namespace) -> Engine:
         args.bundle,
         provider=args.provider,
         device_id=args.device_id,
+        providers=args.providers,
+        strict_provider=args.strict_provider,
+        cuda_graphs=args.cuda_graphs,
         threads=args.threads,
         verify_hashes=not args.no_verify,
         max_memory=args.max_memory,

@@ -44,6 +44,10 @@ def make_parser() -> Parser:
     info.add_argument("bundle", metavar="BUNDLE", help="folder that the export wrote")
     info.add_argument("--json", action="store_true", help="print the manifest as JSON")
     info.add_argument("--no-verify", action="store_true", help="do not check files' SHA-256")
+    info.add_argument(
+        "--provider", metavar="P", help="open the models there, and say which nodes run where"
+    )
+    _add_places(info)
     store = commands.add_parser("store", help="inspect or clear a store of past answers")
     store.add_argument("path", metavar="PATH", type=Path, help="the file given as --store")
     store.add_argument("--clear", action="store_true", help="remove it")
@@ -98,12 +102,31 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", help="folder that the export wrote")
     parser.add_argument("--no-verify", action="store_true", help="do not check files' SHA-256")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda or tensorrt (default cpu)")
-    parser.add_argument("--device-id", type=int, default=0, metavar="N", help="which GPU")
+    _add_places(parser)
+    parser.add_argument(
+        "--cuda-graphs", action="store_true", help="replay short passes as CUDA graphs"
+    )
     parser.add_argument(
         "--max-memory", type=_bytes, metavar="SIZE", help="such as 1.5GiB: load drafts that fit"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: usable cores)")
     parser.add_argument("--store", metavar="PATH", help="keep answers there to draft from later")
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device-id", type=int, default=0, metavar="N", help="which GPU")
+    parser.add_argument(
+        "--providers",
+        type=_places,
+        default={},
+        metavar="NAME=P,…",
+        help="other providers for some models: draft=cpu",
+    )
+    parser.add_argument(
+        "--strict-provider",
+        action="store_true",
+        help="refuse a model of which the provider leaves nodes to the CPU",
+    )
 
 
 def _add_prompt(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +194,16 @@ _shares.__name__ = "list of numbers from 0 to 1"
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _places(text: str) -> dict[str, str]:
+    pairs = [item.partition("=") for item in text.split(",")]
+    if not all(name and where for name, _, where in pairs):
+        raise ValueError(text)
+    return {name.strip(): where.strip() for name, _, where in pairs}
+
+
+_places.__name__ = "NAME=PROVIDER,…"
 
 
 def _bytes(text: str) -> int:

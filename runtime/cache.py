@@ -13,30 +13,31 @@ from .errors import CapacityError
 from .manifest import CacheLayout
 from .session import Session, Tensor
 
-FIRST_CAPACITY = 256
+# By kind of device: a cache that moves passes through the host, which is far from a GPU.
+FIRST_CAPACITY = {"cpu": 256, "cuda": 2048}
 SCRATCH = 1  # a graph may write one position beyond its tokens, which nothing reads
 
 
-def doubled(columns: int) -> int:
-    """Return the first doubling of the first capacity that holds so many columns.
+def doubled(columns: int, *, first: int, most: int) -> int:
+    """Return the first doubling of `first`, at most `most`, that holds so many columns.
 
     For kernels whose time depends on how full a cache is, and not on how large.
     """
-    capacity = FIRST_CAPACITY
+    capacity = first
     while capacity < columns:
         capacity *= 2
-    return capacity
+    return min(capacity, most)
 
 
-def stepped(columns: int) -> int:
+def stepped(columns: int, *, first: int, most: int) -> int:
     """Return the first capacity that holds so many columns, of four between each two doublings.
 
     For kernels that read the whole capacity: at most a fifth of it is in vain, and few shapes come.
     """
-    if columns <= FIRST_CAPACITY:
-        return FIRST_CAPACITY
+    if columns <= first:
+        return min(first, most)
     step = 1 << ((columns - 1).bit_length() - 3)
-    return -(-columns // step) * step
+    return min(-(-columns // step) * step, most)
 
 
 class Cache:
@@ -51,7 +52,8 @@ class Cache:
         layout: their shape, as the manifest says it.
         context: the most tokens that a sequence may have.
         sequences: how many sequences there are.
-        grow: from the columns that are needed to the capacity to take.
+        grow: from the columns that are needed to the capacity to take; idle columns may need more.
+        shrinks: give up capacity that a new text does not need.
 
     Attributes:
         sequences: the tokens that each sequence holds.
@@ -64,12 +66,14 @@ class Cache:
         layout: CacheLayout,
         *,
         context: int,
+        grow: Callable[[int], int],
         sequences: int = 1,
-        grow: Callable[[int], int] = doubled,
+        shrinks: bool = False,
     ) -> None:
         self._session = session
         self._layout = layout
         self._grow = grow
+        self._shrinks = shrinks
         self.context = context
         self.sequences: list[list[int]] = [[] for _ in range(sequences)]
         self.generation = 0
@@ -116,9 +120,9 @@ class Cache:
             self._move(self._fitting(length + idle))
 
     def trim(self, length: int) -> None:
-        """Give up capacity that a text of `length` tokens does not need, where that saves time."""
+        """Give up capacity that a text of `length` tokens does not need, if this cache shrinks."""
         capacity = self._fitting(max(length, len(self)) + SCRATCH)
-        if self._grow is stepped and 2 * capacity <= self.capacity:
+        if self._shrinks and 2 * capacity <= self.capacity:
             self._move(capacity)
 
     def rewind(self, *, to: int) -> None:
@@ -132,7 +136,7 @@ class Cache:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _fitting(self, columns: int) -> int:
-        return max(columns, min(self._grow(columns), self.context + SCRATCH))
+        return max(columns, self._grow(columns))
 
     def _move(self, capacity: int) -> None:
         # All of them or none: memory may run out halfway.

@@ -7,6 +7,7 @@ from .bundle import Bundle
 from .costs import TARGET, CostTable
 from .manifest import ModelEntry, NgramEntry
 from .memory import CACHED_TOKENS, memory_bytes, token_bytes
+from .model import OnnxModel
 from .stages import default_stages
 from .stats import Stats
 from .store import MOST_BYTES, read_store
@@ -35,6 +36,20 @@ def describe_bundle(bundle: Bundle, costs: CostTable | None = None) -> Iterator[
     if manifest.ngram is not None:
         yield ""
         yield from _describe_ngram(bundle, manifest.ngram)
+
+
+def describe_placement(model: OnnxModel) -> str:
+    """Return which nodes of an opened model run where."""
+    session = model.session
+    where = f"{model.name}: {session.provider.name}"
+    if session.placement is None:
+        return f"{where}; this ONNX Runtime does not say which nodes run there"
+    if not session.placement.nodes:
+        return f"{where}, all nodes"
+    counts = [f"{count} on {name}" for name, count in sorted(session.placement.nodes.items())]
+    strays = session.placement.strays
+    fell = ", ".join(f"{count} {op}" for op, count in sorted(strays.items()))
+    return f"{where}; nodes: {', '.join(counts)}" + (f"; fell back: {fell}" if strays else "")
 
 
 def describe_store(path: Path) -> dict[str, str | int]:

@@ -14,19 +14,18 @@ from types import TracebackType
 from typing import Unpack
 
 from .bundle import Bundle, open_bundle
-from .columns import read_token_ids
 from .cost_keeper import CostKeeper
 from .costs import TARGET, CostTable
 from .errors import EngineClosedError, PromptTooLongError, RequestError
 from .generation import Chunk, generate_chunks
 from .kept_costs import CostKey, make_key, read_costs
-from .manifest import ModelEntry
 from .memory import choose_drafts
 from .model import OnnxModel
 from .ngram import NgramTable
 from .ngram_file import open_table
 from .noise import Noise
-from .providers import Threads, count_threads, make_provider
+from .places import joint_provider, make_places, open_models
+from .providers import Threads, count_threads
 from .request import Options, Request, check_ids, make_request
 from .sampling import check_bias
 from .speculate import Watch, watch_nothing
@@ -75,9 +74,8 @@ class Engine:
         self.tokenizer = tokenizer
         self._template = template
         self._has_costs = measure_costs
-        self._costs = CostKeeper(
-            make_key(bundle, provider=target.session.provider, threads=threads_asked)
-        )
+        where = joint_provider(target, drafts)
+        self._costs = CostKeeper(make_key(bundle, provider=where, threads=threads_asked))
         self._store = store
         self._ngrams = ngrams
         self._lock = Lock()
@@ -90,6 +88,9 @@ class Engine:
         *,
         provider: str = "cpu",
         device_id: int = 0,
+        providers: Mapping[str, str] | None = None,
+        strict_provider: bool = False,
+        cuda_graphs: bool = False,
         threads: int | None = None,
         verify_hashes: bool = True,
         measure_costs: bool = True,
@@ -102,6 +103,9 @@ class Engine:
             path: the folder that `python -m export` wrote.
             provider: `cpu`, `cuda` or `tensorrt`; it must load, nothing falls back silently.
             device_id: which GPU.
+            providers: other providers for some models, by name: `{"draft": "cpu"}`.
+            strict_provider: refuse a model of which the provider leaves nodes to the CPU.
+            cuda_graphs: replay passes of a few tokens as CUDA graphs, for models on `cuda`.
             threads: compute threads per model; by default the fastest number known from `costs`,
                 or one per usable core.
             verify_hashes: check every file's SHA-256 (about a second for each gigabyte).
@@ -114,34 +118,30 @@ class Engine:
 
         Raises:
             BundleError: no bundle, or incomplete, altered, or of a newer format version.
-            ProviderError: the provider is unknown or does not load.
-            RequestError: `threads` is out of range, or `max_memory` does not hold the target.
+            ProviderError: a provider is unknown, does not load, or is not what was asked for.
+            RequestError: `threads` is out of range, `providers` names no model, or `max_memory`
+                does not hold the target.
             StoreError: `store` is no store, or of another tokenizer.
         """
-        where = make_provider(provider, device_id=device_id)
-        count = count_threads(threads)
+        asked = Threads(count=count_threads(threads))
         bundle = open_bundle(path, verify_hashes=verify_hashes)
+        places = make_places(
+            bundle,
+            provider=provider,
+            providers=providers or {},
+            device_id=device_id,
+            cuda_graphs=cuda_graphs,
+        )
         words = bundle.manifest.tokenizer
         past = None
         if store is not None:
             past = Store(store, fingerprint=words.fingerprint, vocabulary=words.vocabulary)
-        setting = Threads(count=count)
-        if threads is None and (kept := read_costs(make_key(bundle, provider=where, threads=None))):
-            setting = kept.threads
-
-        def open_model(entry: ModelEntry) -> OnnxModel:
-            return OnnxModel(
-                bundle.graph(entry),
-                entry,
-                vocabulary=words.vocabulary,
-                token_ids=read_token_ids(bundle, entry),
-                provider=where,
-                threads=setting,
-            )
-
         entries = choose_drafts(bundle, max_memory)
-        target = open_model(bundle.manifest.target)
-        drafts = {entry.name: open_model(entry) for entry in entries}
+        key = make_key(bundle, provider=places.joined(e.name for e in entries), threads=None)
+        kept = read_costs(key) if threads is None else None
+        setting = kept.threads if kept else asked
+        entries = [bundle.manifest.target, *entries]
+        target, *drafts = open_models(bundle, entries, places, setting, is_strict=strict_provider)
         source = bundle.chat_template()
         template = None
         if source is not None:
@@ -149,7 +149,7 @@ class Engine:
         return cls(
             bundle,
             target,
-            drafts,
+            {draft.name: draft for draft in drafts},
             Tokenizer.load(bundle.tokenizer),
             template,
             measure_costs=measure_costs,

@@ -4,18 +4,20 @@
 fulfils it with a graph of the bundle: one path feeds prompts, lagging tokens and proposals alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .cache import Cache, doubled, stepped
+from .cache import FIRST_CAPACITY, SCRATCH, Cache, doubled, stepped
 from .columns import Widening, cut_to
 from .manifest import ModelEntry
+from .profiles import fit_provider
 from .providers import Provider, Threads, make_provider
-from .session import Session
+from .session import Session, onnxruntime_version
 from .steps import Steps, check_signature
 
 # Attention holds a buffer of [heads, new tokens, all tokens]; this bounds it for long prompts.
@@ -102,7 +104,8 @@ class OnnxModel:
         self.context = entry.context
         self.threads = threads
         self._graph = graph
-        self.session = Session(graph, provider=provider, threads=threads)
+        fitted = fit_provider(provider, entry, onnxruntime=onnxruntime_version())
+        self.session = Session(graph, provider=fitted, threads=threads)
         check_signature(self.session, entry, graph)
         self.cache = make_cache(self.session, entry)
         self._entry = entry
@@ -200,5 +203,17 @@ class OnnxModel:
 
 def make_cache(session: Session, entry: ModelEntry, *, sequences: int = 1) -> Cache:
     """Return an empty cache for a model, growing as its flavour's kernels like it."""
-    grow = doubled if entry.flavour == "fused" else stepped
-    return Cache(session, entry.cache, context=entry.context, sequences=sequences, grow=grow)
+    provider = session.provider
+    limits = {"first": FIRST_CAPACITY[provider.device], "most": entry.context + SCRATCH}
+    grow: Callable[[int], int] = partial(doubled if entry.flavour == "fused" else stepped, **limits)
+    if fixed := provider.dimensions.get("capacity"):
+        grow = lambda _: fixed  # noqa: E731 - one expression
+    return Cache(
+        session,
+        entry.cache,
+        context=entry.context,
+        sequences=sequences,
+        grow=grow,
+        # Such kernels take longer over a larger cache; on a device a move costs more than that.
+        shrinks=entry.flavour != "fused" and provider.device == "cpu",
+    )

@@ -1,7 +1,8 @@
 """Execution providers by the names that people type: `cpu`, `cuda`, `tensorrt`.
 
-In: a name and a device. Out: a frozen `Provider` with ONNX Runtime's own name and options.
-Whether a provider really loads is checked by `session`, which opens it.
+In: a name and a device. Out: a frozen `Provider` with what ONNX Runtime wants to be told. Whether
+it really loads, and which nodes it leaves to the CPU, is checked by `session`, which opens it.
+Source: ONNX Runtime's documentation of the CUDA and TensorRT execution providers.
 """
 
 import os
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field
 from .errors import ProviderError, RequestError
 
 MAX_THREADS = 256
-_ORT_NAMES = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-}
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+# Those that ONNX Runtime tries for each node, in order; the CPU stands behind all.
+_BACKENDS = {"cpu": (CPU,), "cuda": (CUDA,), "tensorrt": (TENSORRT, CUDA)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,37 +33,64 @@ class Threads:
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """One execution provider: `name` as typed, `ort_name` and `options` as ONNX Runtime wants them.
+    """Where a session runs.
 
-    `device` is the kind of memory its tensors live in (`cpu` or `cuda`).
+    Attributes:
+        name: as typed.
+        device: the kind of memory its tensors live in, `cpu` or `cuda`.
+        device_id: which device of that kind.
+        backends: ONNX Runtime's names and options, the one that must load first.
+        dimensions: symbolic sizes of the graph that are given a value when it is loaded.
+        captures: record each pass of a few tokens as a CUDA graph and replay it.
     """
 
     name: str
-    ort_name: str
     device: str
     device_id: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)
+    backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    captures: bool = False
+
+    @property
+    def ort_name(self) -> str:
+        """ONNX Runtime's name of the one that must load."""
+        return next(iter(self.backends))
 
 
-def make_provider(name: str, *, device_id: int = 0) -> Provider:
+def make_provider(name: str, *, device_id: int = 0, captures: bool = False) -> Provider:
     """Return the provider called `name`.
 
+    Args:
+        name: `cpu`, `cuda` or `tensorrt`.
+        device_id: which GPU.
+        captures: record passes as CUDA graphs; for `cuda` only.
+
     Raises:
-        ProviderError: the name is not one of `cpu`, `cuda`, `tensorrt`.
+        ProviderError: the name is unknown.
     """
-    if name not in _ORT_NAMES:
+    if name not in _BACKENDS:
         raise ProviderError(
-            f"provider must be one of {', '.join(sorted(_ORT_NAMES))}, but is {name!r}"
+            f"provider must be one of {', '.join(sorted(_BACKENDS))}, but is {name!r}"
         )
     if name == "cpu":
-        return Provider(name=name, ort_name=_ORT_NAMES[name], device="cpu")
+        return Provider(name=name, device="cpu", backends={CPU: {}})
+    return Provider(
+        name=name,
+        device="cuda",
+        device_id=device_id,
+        backends={backend: _options(backend, device_id, captures) for backend in _BACKENDS[name]},
+        captures=captures,
+    )
+
+
+def _options(backend: str, device_id: int, captures: bool) -> dict[str, str]:  # noqa: FBT001
     options = {"device_id": str(device_id)}
-    if name == "cuda":
+    if backend == CUDA:
         # The arena grows by what is asked for, and float32 products keep all their bits.
         options |= {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
-    return Provider(
-        name=name, ort_name=_ORT_NAMES[name], device="cuda", device_id=device_id, options=options
-    )
+        if captures:
+            options["enable_cuda_graph"] = "1"
+    return options
 
 
 def count_threads(threads: int | None) -> int:

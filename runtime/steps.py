@@ -12,12 +12,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .cache import Cache
+from .cache import SCRATCH, Cache
 from .errors import BundleError
 from .manifest import ModelEntry
 from .session import Session, Tensor, view, write
 
 KEPT_STEPS = 48
+MOST_CAPTURED = 17  # tokens of a pass that is worth recording: plain steps and proposals
 _INT32, _INT64, _BOOL = (np.dtype(kind) for kind in (np.int32, np.int64, np.bool_))
 # The inputs, beside ids, rows and caches, that say where the new tokens stand.
 _PLACES = {
@@ -111,14 +112,18 @@ class FusedStep:
             "logit_rows": self._rows,
             **cache.named("past"),
         }
-        self._binding = session.bind(inputs, {"logits": logits, **cache.named("present")})
+        outputs = {"logits": logits, **cache.named("present")}
+        captured = session.captures and count <= MOST_CAPTURED
+        self._binding = session.bind(inputs, outputs, captured=captured)
+        # A recorded pass repeats what the host said then: the most that the cache may ever hold.
+        self._constant = cache.capacity - SCRATCH if captured else None
 
     def run(self, new: Sequence[Sequence[int]], past: Sequence[int]) -> NDArray[np.float32]:
         """Run the pass; see `Step.run`. The one sequence is never filled up."""
         total = past[0] + len(new[0])
         write(self._ids, np.array(new, np.int64))
         write(self._last, np.array([total - 1], np.int32))
-        write(self._total, np.array([total], np.int32))
+        write(self._total, np.array([self._constant or total], np.int32))
         self._binding.run()
         return self._logits
 
@@ -158,7 +163,11 @@ class PortableStep:
         if has_mask:
             self._mask = session.allocate((*shape, cache.capacity), _BOOL)
             inputs["attention_mask"] = self._mask
-        self._binding = session.bind(inputs, {"logits": logits, **cache.named("present")})
+        self._binding = session.bind(
+            inputs,
+            {"logits": logits, **cache.named("present")},
+            captured=session.captures and count <= MOST_CAPTURED,
+        )
 
     def run(self, new: Sequence[Sequence[int]], past: Sequence[int]) -> NDArray[np.float32]:
         """Run the pass; see `Step.run`."""

@@ -131,6 +131,21 @@ def test_a_missing_bundle_or_provider_exits_1(
     assert "cpu, cuda, tensorrt" in capsys.readouterr().err
 
 
+def test_places_are_spelled_by_name(bundle: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["info", bundle, "--provider", "cpu", "--providers", "draft=cpu"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == ["target: cpu, all nodes", "draft: cpu, all nodes"]
+    assert main(["generate", bundle, *PROMPT, "--providers", "draft=npu"]) == 1
+    assert "but is 'npu'" in capsys.readouterr().err
+    assert main(["generate", bundle, *PROMPT, "--providers", "other=cpu"]) == 2
+    assert "not 'other'" in capsys.readouterr().err
+    assert main(["generate", bundle, *PROMPT, "--cuda-graphs"]) == 1
+    assert "CUDA graphs need" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["generate", bundle, *PROMPT, "--providers", "draft"])
+    assert "NAME=PROVIDER" in capsys.readouterr().err
+
+
 def test_info_describes_the_bundle(bundle: str, capsys: pytest.CaptureFixture) -> None:
     assert main(["info", bundle]) == 0
     text = capsys.readouterr().out

@@ -89,6 +89,18 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
             2,
             "--block-size must be at most 128 with --flavour trees, but is 256",
         ),
+        (["--target", "x", "--provider", "npu"], 2, "one of cpu, cuda, tensorrt, but is 'npu'"),
+        (
+            ["--target", "x", "--provider", "cuda", "--precision", "float32"],
+            2,
+            "--precision float32 does not go with --provider cuda",
+        ),
+        (
+            ["--target", "x", "--provider", "tensorrt", "--flavour", "fused"],
+            2,
+            "--provider tensorrt needs --flavour portable",
+        ),
+        (["--target", "x", "--provider", "tensorrt"], 2, "--provider tensorrt needs --context"),
         (["--target", "x", "--block-size", "48"], 2, "one of 16, 32, 64, 128, 256, but is 48"),
         (["--target", "x", "--context", "8"], 2, "--context must be at least 64, but is 8"),
         (["--target", " "], 2, "--target is empty"),

@@ -192,6 +192,26 @@ def test_other_precisions_pass_the_gate_and_generate(precision: str, flavour: st
         assert len(engine.complete("the", max_tokens=8, ignore_eos=True).token_ids) == 8
 
 
+@pytest.mark.parametrize(
+    ("family", "provider", "flavour"),
+    [("llama", "cuda", "fused"), ("qwen2", "tensorrt", "portable")],
+)
+def test_a_graph_for_a_gpu_computes_in_float16_and_pads_nothing(
+    family: str, provider: str, flavour: str
+) -> None:
+    report = export_of(family, "int4", flavour=flavour, provider=provider)
+    entry = report.manifest.target
+    assert (entry.precision, entry.flavour, entry.cache.dtype) == ("int4", flavour, "float16")
+    assert entry.parity["mean_kl"] < 0.2
+    path = report.output / "target" / "model.onnx"
+    graph = onnx.load(path, load_external_data=False).graph
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    assert TensorProto.FLOAT not in kinds.values()
+    assert not [name for name in kinds if name.startswith("scratch")]  # that is for CPUs
+    with Engine.open(report.output, threads=1) as engine:
+        assert len(engine.complete("the", max_tokens=4, ignore_eos=True).token_ids) == 4
+
+
 def test_the_float16_graph_keeps_its_positions_and_logits_in_float32() -> None:
     path = export_of("gpt_neox", "float16").output / "target" / "model.onnx"
     graph = onnx.load(path, load_external_data=False).graph

@@ -172,7 +172,7 @@ def test_bindings_are_made_once_per_shape_and_again_after_a_move(open_model):
     model = open_model()
     made = []
     bind = model.session.bind
-    model.session.bind = lambda *args: made.append(1) or bind(*args)
+    model.session.bind = lambda *args, **how: made.append(1) or bind(*args, **how)
     for _ in range(3):
         model.rewind(to=0)
         for length, rows in ((10, 1), (11, 1), (14, 3), (17, 3)):

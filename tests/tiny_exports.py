@@ -73,19 +73,24 @@ def export_of(
     precision: str = "float32",
     block_size: int | None = None,
     flavour: str = "fused",
+    provider: str = "cpu",
 ) -> Report:
     """Return the report of the family's bundle, exported at the first call."""
-    return _export(family, precision, block_size, flavour)
+    return _export(family, precision, block_size, flavour, provider)
 
 
 @functools.cache
-def _export(family: str, precision: str, block_size: int | None, flavour: str) -> Report:
+def _export(
+    family: str, precision: str, block_size: int | None, flavour: str, provider: str
+) -> Report:
     plan = make_plan(
         target=str(checkpoint_of(family)),
-        output=Path(_folder.name) / f"{family}-{precision}-{block_size}-{flavour}",
+        output=Path(_folder.name) / f"{family}-{precision}-{block_size}-{flavour}-{provider}",
         precision=precision,
         block_size=block_size,
         flavour=flavour,
+        provider=provider,
+        context=128 if provider == "tensorrt" else None,
     )
     with traces_kept(family):
         return export_bundle(plan, progress=Progress(quiet=True))
