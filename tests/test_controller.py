@@ -193,6 +193,28 @@ def test_a_draft_that_has_yet_to_read_the_prompt_is_used_at_once(step):
     assert len(level.model.passes) < 30
 
 
+def staged(copier, model, *, step):
+    """Return a draft model that a copier drafts for, as far as it pays."""
+    inner = control(copier, verify=step)
+    return ModelDrafter("level", level_over(model, inner, watch=inner.watch))
+
+
+def test_a_copier_below_a_draft_makes_it_draft_further():
+    costs = {"verify": line(0.15), "step": line(0.12, first=0.35)}
+    copied = Copying(lambda position: 0.97 if position % 60 < 30 else 0.2)
+    alone = run(control(draft(Scripted(lambda _: 0.97)), **costs), tokens=400, **costs)
+    nested = control(staged(copied, Scripted(lambda _: 0.97), step=costs["step"]), **costs)
+    assert run(nested, tokens=400, **costs) < alone / 1.1
+
+
+def test_a_copier_below_a_draft_that_is_never_right_costs_next_to_nothing():
+    costs = {"verify": line(0.15), "step": line(0.12, first=0.35)}
+    alone = run(control(draft(Scripted(lambda _: 0.9)), **costs), tokens=400, **costs)
+    copied = Copying(lambda _: 0.0)
+    nested = control(staged(copied, Scripted(lambda _: 0.9), step=costs["step"]), **costs)
+    assert run(nested, tokens=400, **costs) < 1.03 * alone
+
+
 def test_it_turns_drafting_on_again_when_it_pays_again():
     costs = {"verify": line(0.13), "step": line(0.1, first=0.2)}
 
