@@ -8,10 +8,8 @@ stopped, and several may share the work. `--page` writes the verdicts of that fi
 
 import argparse
 import difflib
-import multiprocessing
 import sys
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from export.progress import Progress
@@ -19,12 +17,12 @@ from runtime.arguments import Parser
 from runtime.errors import ForerunError
 
 from ..errors import ToolError
+from .apart import examine_apart
 from .page import render_page
-from .record import Record, Verdict
+from .record import Record
 
 INTERRUPTED = 130
-FLAVOURS = ("fused",)
-TIMEOUT_S = 600
+FLAVOURS = ("fused", "portable")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,35 +102,6 @@ def checked(names: Sequence[str]) -> list[str]:
             hint = f"; did you mean {close[0]}?" if close else ""
             raise ToolError(f"transformers knows no causal language model of type {name!r}{hint}")
     return list(names)
-
-
-def examine_apart(family: str, flavour: str) -> Verdict:
-    """Examine a type in a process of its own: what it patches, breaks or leaks ends with it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tools.families.examine"])  # libraries are loaded once
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=send_verdict, args=(family, flavour, there))
-    process.start()
-    there.close()
-    try:
-        if here.poll(TIMEOUT_S):
-            verdict: Verdict = here.recv()
-            return verdict
-        reason = f"no verdict after {TIMEOUT_S} s"
-    except EOFError:
-        process.join()
-        reason = f"the process ended by itself with exit code {process.exitcode}"
-    finally:
-        process.kill()
-        process.join()
-    return Verdict(family=family, flavour=flavour, verdict="failed", reason=reason)
-
-
-def send_verdict(family: str, flavour: str, connection: Connection) -> None:
-    """Examine a type and send the verdict away: what the process of its own does."""
-    from .examine import examine
-
-    connection.send(examine(family, flavour=flavour))
 
 
 if __name__ == "__main__":

@@ -56,24 +56,48 @@ _FILLED = {
     "num_experts_per_tok": 2,
 }
 # Types whose defaults do not make a model, or not a small one, by themselves.
+_ONE_OF_EACH = ["linear_attention", "hybrid"] * 2
+_INDEXER = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 2,
+}
 _NEEDED: dict[str, dict[str, Any]] = {
-    "xmod": {"default_language": "en_XX"},
-    "jamba": {"attn_layer_offset": 1},
-    "mamba2": {"num_heads": 8},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "blt": {"encoder_hash_byte_group_vocab": VOCABULARY},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    },
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "dory": {
         "num_hidden_layers": 4,
         "n_input_layers": 1,
         "n_output_layers": 1,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
-    "blt": {"encoder_hash_byte_group_vocab": VOCABULARY},
-    "qwen4_exp_text": {
-        "indexer_n_heads": 4,
-        "indexer_kv_heads": 2,
-        "indexer_head_dim": 16,
-        "indexer_budget": 16,
-        "indexer_compress_ratio": 2,
+    "dots3_note": {"text_config": {"head_dim": 32}},
+    "dots3_note_text": {"head_dim": 32},
+    "jamba": {"attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8},
+    "qwen4_exp": {"text_config": _INDEXER},
+    "qwen4_exp_text": _INDEXER,
+    "reformer": {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [16, 16]},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "num_hidden_layers": 4,
+        "layers_block_type": _ONE_OF_EACH,
+    },
+    "zamba2": {
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "mamba_headdim": 16,
+        "num_hidden_layers": 4,
+        "layers_block_type": _ONE_OF_EACH,
     },
 }
 
@@ -81,7 +105,10 @@ _NEEDED: dict[str, dict[str, Any]] = {
 def shrink_config(model_type: str) -> PretrainedConfig:
     """Return the tiny config of a model type."""
     original = AutoConfig.for_model(model_type).to_dict()
-    small = _shrink(original) | _NEEDED.get(model_type, {})
+    small = _shrink(original)
+    for name, value in _NEEDED.get(model_type, {}).items():
+        nested = isinstance(value, dict) and isinstance(small.get(name), dict)
+        small[name] = small[name] | value if nested else value
     if "is_decoder" in original:
         small["is_decoder"] = True
     return AutoConfig.for_model(model_type, **small)
@@ -95,7 +122,10 @@ def _shrink(original: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in original.items():
         if name == "per_layer_config" and value:
             small[name] = {
-                place: {field: _unlike(field, value[key][field], original) for field in value[key]}
+                place: _alike_heads(
+                    {field: _unlike(field, value[key][field], original) for field in value[key]},
+                    value[key],
+                )
                 for place, layer in enumerate(layers)
                 for key in value
                 if int(key) == layer
@@ -112,9 +142,16 @@ def _shrink(original: Mapping[str, Any]) -> dict[str, Any]:
             small[name] = len(layers)
         else:
             small[name] = _smaller(name, value)
-    if original.get("num_key_value_heads") == original.get("num_attention_heads"):
-        small["num_key_value_heads"] = small.get("num_attention_heads")
+    small = _alike_heads(small, original)
     return {name: value for name, value in small.items() if value != original.get(name)}
+
+
+def _alike_heads(small: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep as many heads of keys and values as of queries where they were as many."""
+    heads = original.get("num_attention_heads")
+    if heads is not None and original.get("num_key_value_heads") == heads:
+        small["num_key_value_heads"] = small["num_attention_heads"]
+    return small
 
 
 def _rule(name: str) -> Any:

@@ -48,7 +48,9 @@ def make_model(model_type: str) -> PreTrainedModel:
     """Return a tiny random model of the type."""
     torch.manual_seed(0)
     config = shrink_config(model_type)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, dtype=torch.float32, attn_implementation="eager"
+    )
     kept = {name for name, _ in model.named_buffers()} & set(model.state_dict())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in kept or isinstance(tensor, torch.nn.Parameter):
