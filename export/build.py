@@ -289,7 +289,7 @@ def _entry(job: _Job, source: SourceModel, traced: Traced) -> ModelEntry:
         architecture=source.architecture,
         logits=traced.logits,
         embeddings=source.embeddings,
-        context=source.context,
+        context=source.context - traced.offset,
         cache=traced.layout,
         parameters=source.parameters,
         source=job.checkpoint.source,

@@ -17,7 +17,6 @@ from .gguf_file import read_gguf
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_CAUSAL_SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 # llama.cpp keeps rotary factors that vary with the position's wave length in these tensors, which
 # transformers does not read: the model would be silently wrong.
 _ROTARY_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -112,18 +111,26 @@ def _check_family(folder: Path, config: Mapping[str, Any]) -> None:
             f"{folder} is an encoder-decoder model ({family}); forerun runs decoder-only language "
             "models"
         )
-    named = [str(name) for name in config.get("architectures") or []]
-    if named and not any(name.endswith(_CAUSAL_SUFFIXES) for name in named):
-        raise UnsupportedModelError(
-            f"{folder} holds a {', '.join(named)}, which does not predict the next token; forerun "
-            "runs causal language models (…ForCausalLM)"
-        )
     if family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         reason = "needs code of its own, which is never run" if "auto_map" in config else "unknown"
         raise UnsupportedModelError(
             f"{folder} is of the model type {family!r}, which transformers does not know as a "
             f"causal language model ({reason})"
         )
+    named = [str(name) for name in config.get("architectures") or []]
+    if named and not _causal_classes().intersection(named):
+        raise UnsupportedModelError(
+            f"{folder} holds a {', '.join(named)}, which does not predict the next token; forerun "
+            "runs causal language models (…ForCausalLM)"
+        )
+
+
+def _causal_classes() -> set[str]:
+    """Return the names of all classes that transformers loads as causal language models."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    values = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return {name for names in values for name in ([names] if isinstance(names, str) else names)}
 
 
 def _check_weights(folder: Path, config: Mapping[str, Any]) -> None:

@@ -69,8 +69,15 @@ def make_reference(model: PreTrainedModel, *, vocabulary: int) -> Reference:
     """Compute the reference logits with the model's own eager attention."""
     rng = np.random.default_rng(20)
     past, new = _ROLLBACK
-    tokens = tuple(int(n) for n in rng.integers(0, vocabulary, LENGTH))
-    other = (*tokens[:past], *(int(n) for n in rng.integers(0, vocabulary, new)))
+    # Padding is no text: some models do not count it.
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+
+    def draw(count: int) -> list[int]:
+        ids = rng.integers(0, vocabulary, count)
+        return [int(n) if n != padding else (int(n) + 1) % vocabulary for n in ids]
+
+    tokens = tuple(draw(LENGTH))
+    other = (*tokens[:past], *draw(new))
     return Reference(tokens, _torch_logits(model, tokens), other, _torch_logits(model, other))
 
 

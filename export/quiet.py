@@ -37,14 +37,16 @@ def quiet_loader() -> Iterator[None]:
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """No remarks of PyTorch's exporter on absent packages, its own types, or shared sizes."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """No remarks of PyTorch's exporter on absent packages, its own types, or what it gave up on."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
             warnings.filterwarnings("ignore", message=r"\s*# The axis name")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -5,7 +5,6 @@ still the model's own memory, and the cache layout. The graph's signature is the
 (`input_ids`, places, `logit_rows`, `past.*` → `logits`, `present.*`), the places by flavour.
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from runtime.manifest import CacheLayout
 
 from . import experts
-from .attention import Flavour, LayerNeeds
-from .attention.observe import observe_layers
+from .attention import CacheShape, Flavour, Manner, own
+from .attention.rehearse import find_manner
 from .errors import UnsupportedModelError, first_line
 from .quiet import quiet_exporter
 from .source_model import output_head
@@ -30,22 +30,21 @@ _EXAMPLE_BATCH, _EXAMPLE_NEW, _EXAMPLE_PAST, _EXAMPLE_CAPACITY = 2, 4, 5, 24
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A traced model: graph, cache layout and the width of its logits."""
+    """A traced model: graph, cache layout, the width of its logits, the first token's position."""
 
     graph: ir.Model
     layout: CacheLayout
     logits: int
+    offset: int = 0
 
 
 class _Wrapper(nn.Module):
     """Gives a model the graph's signature; the caches pass through no cache object."""
 
-    def __init__(
-        self, model: PreTrainedModel, needs: Sequence[LayerNeeds], flavour: Flavour
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, manner: Manner, flavour: Flavour) -> None:
         super().__init__()
         self.model = model
-        self.needs = needs
+        self.manner = manner
         self.flavour = flavour
 
     def forward(
@@ -55,8 +54,11 @@ class _Wrapper(nn.Module):
         logit_rows: torch.Tensor,
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        with _rows_kept(self.model, logit_rows, is_batched=self.flavour.batch != 1):
-            logits, present = self.flavour.run_step(self.model, self.needs, past, input_ids, places)
+        is_batched = self.flavour.batch != 1
+        with _PairsForComplex(), _rows_kept(self.model, logit_rows, is_batched=is_batched):
+            logits, present = self.flavour.run_step(
+                self.model, self.manner, past, input_ids, places
+            )
         # A cast of float32 to itself would stay in the graph.
         wide = logits if logits.dtype == torch.float32 else logits.float()
         return (wide, *present)
@@ -69,35 +71,34 @@ def trace(model: PreTrainedModel, flavour: Flavour) -> Traced:
         UnsupportedModelError: the model lacks a seam that tracing needs, or cannot be traced; the
             text says which.
     """
-    _check_seams(model)
+    if not isinstance(output_head(model), nn.Module):
+        raise UnsupportedModelError(
+            f"model type {model.config.model_type!r} cannot be exported: it has no single output "
+            "head, so rows of logits cannot be chosen"
+        )
     with _rotary_frozen(model):
-        needs = observe_layers(model)
-        _check_needs(needs, flavour)
-        layout = cache_layout(needs)
-        program = _export(_Wrapper(model, needs, flavour).eval(), layout)
+        manner = find_manner(model)
+        _check_manner(manner, flavour)
+        layout = cache_layout(manner.caches)
+        program = _export(_Wrapper(model, manner, flavour).eval(), layout)
     graph = program.model
     width = graph.graph.outputs[0].shape[2] if graph.graph.outputs[0].shape else None
     if not isinstance(width, int):
         raise UnsupportedModelError(f"the width of the logits is not fixed (it is {width})")
-    _check_ops(graph, layout, flavour)
-    return Traced(graph=graph, layout=layout, logits=width)
+    _check_ops(graph, manner, flavour)
+    return Traced(graph=graph, layout=layout, logits=width, offset=manner.offset)
 
 
-def cache_layout(needs: Sequence[LayerNeeds], *, dtype: str = "float32") -> CacheLayout:
-    """Return the cache layout that all layers share.
-
-    Raises:
-        UnsupportedModelError: layers differ in their heads or widths.
-    """
-    shapes = {(layer.kv_heads, layer.head_dim) for layer in needs}
-    if len(shapes) != 1:
-        raise UnsupportedModelError(
-            "the layers' caches differ in shape (key-value heads x width: "
-            f"{', '.join(f'{heads} x {dim}' for heads, dim in sorted(shapes))}); "
-            "the bundle format holds one shape for all layers"
-        )
-    kv_heads, head_dim = shapes.pop()
-    return CacheLayout(layers=len(needs), kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
+def cache_layout(caches: Sequence[CacheShape], *, dtype: str = "float32") -> CacheLayout:
+    """Return the layout of these caches."""
+    shapes = [(cache.kv_heads, cache.head_dim) for cache in caches]
+    return CacheLayout(
+        layers=len(shapes),
+        kv_heads=max(heads for heads, _ in shapes),
+        head_dim=max(width for _, width in shapes),
+        dtype=dtype,
+        shapes=tuple(shapes) if len(set(shapes)) > 1 else (),
+    )
 
 
 def cache_names(side: str, layers: int) -> list[str]:
@@ -108,10 +109,8 @@ def cache_names(side: str, layers: int) -> list[str]:
 def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
     flavour = wrapper.flavour
     batch = flavour.batch or _EXAMPLE_BATCH
-    past = [
-        torch.zeros(batch, layout.kv_heads, _EXAMPLE_CAPACITY, layout.head_dim)
-        for _ in range(2 * layout.layers)
-    ]
+    shapes = [layout.shape_of(layer) for layer in range(layout.layers) for _ in ("key", "value")]
+    past = [torch.zeros(batch, heads, _EXAMPLE_CAPACITY, width) for heads, width in shapes]
     arguments = (
         torch.zeros(batch, _EXAMPLE_NEW, dtype=torch.int64),
         flavour.make_places(batch, _EXAMPLE_PAST, _EXAMPLE_NEW, _EXAMPLE_CAPACITY),
@@ -128,7 +127,7 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
         named(first, "sequence"),
         [named(*place.sizes) for place in flavour.places],
         named("rows"),
-        [named(first, layout.kv_heads, "capacity", layout.head_dim)] * len(past),
+        [named(first, 0, "capacity", 0)] * len(past),
     )
     with quiet_exporter(), torch.no_grad(), experts.experts_swapped(wrapper.model):
         try:
@@ -138,7 +137,9 @@ def _export(wrapper: _Wrapper, layout: CacheLayout) -> torch.onnx.ONNXProgram:
                 dynamo=True,
                 optimize=False,
                 verbose=False,
-                opset_version=flavour.opset,
+                opset_version=max(flavour.opset, own.OPSET)
+                if wrapper.manner.is_own
+                else flavour.opset,
                 dynamic_shapes=sizes,
                 input_names=[
                     "input_ids",
@@ -198,42 +199,52 @@ def _switches(kind: object) -> bool:
     return any(k == "longrope" or "dynamic" in str(k) for k in kinds)
 
 
-def _check_seams(model: PreTrainedModel) -> None:
-    family = f"model type {model.config.model_type!r}"
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise UnsupportedModelError(
-            f"{family} cannot be exported: its forward takes no position_ids, so tokens after a "
-            "non-empty cache cannot be placed (ALiBi and recurrent models)"
-        )
-    if not isinstance(output_head(model), nn.Module):
-        raise UnsupportedModelError(
-            f"{family} cannot be exported: it has no single output head, so rows of logits cannot "
-            "be chosen"
-        )
-
-
-def _check_needs(needs: Sequence[LayerNeeds], flavour: Flavour) -> None:
-    if flavour.is_standard and any(layer.sinks for layer in needs):
+def _check_manner(manner: Manner, flavour: Flavour) -> None:
+    if flavour.is_standard and any(layer.sinks for layer in manner.needs):
         raise UnsupportedModelError(
             f"the model's attention has sinks (a learned logit per head in the softmax), which the "
             f"{flavour.name} flavour's standard op has not: choose --flavour fused"
         )
+    if flavour.batch != 1 and manner.positions == "length":
+        raise UnsupportedModelError(
+            "the model finds positions by the length of its cache, which is one for all texts of a "
+            f"batch; the {flavour.name} flavour needs one for each: choose --flavour fused"
+        )
+    if flavour.name == "trees" and manner.is_own:
+        raise UnsupportedModelError(
+            "the model's attention makes its own masks, so it cannot see a tree: choose --flavour "
+            "fused or portable"
+        )
 
 
-def _check_ops(graph: ir.Model, layout: CacheLayout, flavour: Flavour) -> None:
+def _check_ops(graph: ir.Model, manner: Manner, flavour: Flavour) -> None:
     if flavour.is_standard and any(node.op_type == experts.OP for node in graph.graph):
         raise UnsupportedModelError(
             "the model has a mixture of experts, which is one op of ONNX Runtime's own; the "
             f"{flavour.name} flavour holds standard ops alone: choose --flavour fused"
         )
-    found = sum(node.op_type == flavour.op for node in graph.graph)
-    if found != layout.layers:
-        raise UnsupportedModelError(
-            f"{found} attention ops were traced where {layout.layers} layers were expected"
-        )
+    op, wanted = (own.OP, 2) if manner.is_own else (flavour.op, 1)
+    found, wanted = sum(node.op_type == op for node in graph.graph), wanted * len(manner.caches)
+    if found != wanted:
+        raise UnsupportedModelError(f"{found} {op} ops were traced where {wanted} were expected")
 
 
 def _cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
-    return first_line(error)
+    text = first_line(error)
+    if "data-dependent" in text:
+        return "its forward goes different ways by values that are known only when it runs"
+    return text
+
+
+class _PairsForComplex(TorchFunctionMode):
+    """Insert an axis into complex numbers by way of pairs: ONNX has no such op for them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run `func`, or what stands for it."""
+        if func in (torch.Tensor.unsqueeze, torch.unsqueeze) and args[0].is_complex():
+            return torch.view_as_complex(torch.view_as_real(args[0]).unsqueeze(args[1]))
+        return func(*args, **(kwargs or {}))

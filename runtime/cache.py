@@ -78,13 +78,13 @@ class Cache:
         self.sequences: list[list[int]] = [[] for _ in range(sequences)]
         self.generation = 0
         self.capacity = self._fitting(1)
-        shape = (sequences, layout.kv_heads, self.capacity, layout.head_dim)
         dtype = np.dtype(layout.dtype)
-        self._tensors = {
-            f"{layer}.{part}": session.allocate(shape, dtype)
-            for layer in range(layout.layers)
-            for part in ("key", "value")
-        }
+        self._tensors = {}
+        for layer in range(layout.layers):
+            heads, width = layout.shape_of(layer)
+            for part in ("key", "value"):
+                shape = (sequences, heads, self.capacity, width)
+                self._tensors[f"{layer}.{part}"] = session.allocate(shape, dtype)
 
     def __len__(self) -> int:
         """Return how many tokens the longest sequence holds."""
@@ -99,8 +99,9 @@ class Cache:
     def bytes(self) -> int:
         """Memory that the cache takes now, in bytes."""
         layout = self._layout
-        column = layout.kv_heads * layout.head_dim * np.dtype(layout.dtype).itemsize
-        return len(self._tensors) * len(self.sequences) * self.capacity * column
+        shapes = map(layout.shape_of, range(layout.layers))
+        column = 2 * sum(heads * width for heads, width in shapes)  # key and value
+        return column * len(self.sequences) * self.capacity * np.dtype(layout.dtype).itemsize
 
     def named(self, side: str) -> dict[str, Tensor]:
         """Return the tensors by the graph's names, `side` being `past` or `present`."""

@@ -53,12 +53,20 @@ class Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayout:
-    """Shape of the key-value cache: every layer holds `[1, kv_heads, capacity, head_dim]`."""
+    """Shape of the key-value cache: every layer holds `[1, kv_heads, capacity, head_dim]`.
+
+    Where layers differ, `shapes` has `(kv_heads, head_dim)` of each, and the two are the largest.
+    """
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: str
+    shapes: tuple[tuple[int, int], ...] = ()
+
+    def shape_of(self, layer: int) -> tuple[int, int]:
+        """Return `(kv_heads, head_dim)` of one layer."""
+        return self.shapes[layer] if self.shapes else (self.kv_heads, self.head_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +257,7 @@ def _parse_model(raw: object) -> ModelEntry:
             kv_heads=_positive(cache, "kv_heads", where),
             head_dim=_positive(cache, "head_dim", where),
             dtype=_one_of(cache, "dtype", ("float32", "float16"), where),
+            shapes=_parse_shapes(cache, where),
         ),
         parameters=_positive(raw, "parameters", where),
         source=_get(raw, "source", str, where),
@@ -272,6 +281,22 @@ def _parse_ngram(raw: Mapping[str, Any] | None) -> NgramEntry | None:
         counted=_positive(raw, "counted", "ngram"),
         source=_get(raw, "source", str, "ngram"),
     )
+
+
+def _parse_shapes(cache: Mapping[str, Any], where: str) -> tuple[tuple[int, int], ...]:
+    shapes = _optional(cache, "shapes", list, where) or ()
+    name = f"{where}: shapes"
+    for shape in shapes:
+        if len(_check(shape, list, name)) != 2 or min(_check(n, int, name) for n in shape) < 1:
+            raise BundleError(
+                f"{MANIFEST_NAME}: {name} must hold pairs of positive numbers, but holds {shape!r}"
+            )
+    if shapes and len(shapes) != cache["layers"]:
+        raise BundleError(
+            f"{MANIFEST_NAME}: {name} must hold {cache['layers']} pairs, one a layer, but holds "
+            f"{len(shapes)}"
+        )
+    return tuple((heads, width) for heads, width in shapes)
 
 
 def _parse_file(raw: object) -> FileEntry:

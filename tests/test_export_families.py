@@ -5,14 +5,15 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tiny_exports import FAMILIES, checkpoint_of, export_of, model_of, traces_kept
+from tiny_exports import FAMILIES, SPECIMENS, checkpoint_of, export_of, model_of, traces_kept
 from tiny_models import VOCABULARY, tiny_model, tiny_tokenizer, write_checkpoint
 from transformers import AutoConfig, PretrainedConfig
 
 from export import build, parity, passes
 from export.attention.fused import FUSED
-from export.attention.observe import observe_layers, window_of
-from export.attention.portable import PORTABLE
+from export.attention.observe import window_of
+from export.attention.portable import PORTABLE, TREES
+from export.attention.rehearse import find_manner
 from export.errors import ParityError, UnsupportedModelError
 from export.pipeline import export_bundle
 from export.plan import make_plan
@@ -20,14 +21,16 @@ from export.progress import Progress
 from export.source_model import context_limit
 from export.trace import trace
 from runtime import Engine
+from tools.families.shrink import POSITIONS
+from tools.families.specimen import make_model
 
 QUIET = Progress(quiet=True)
 
 
 # The standard ops have less to get wrong; a window, a tied head and learned positions matter.
 EXPORTS = [
-    *((family, "fused") for family in FAMILIES),
-    *((family, "portable") for family in ("llama", "gemma3_text", "gpt2")),
+    *((family, "fused") for family in (*FAMILIES, *SPECIMENS)),
+    *((family, "portable") for family in ("llama", "gemma3_text", "gpt2", "falcon")),
     ("qwen2", "trees"),
 ]
 
@@ -94,26 +97,25 @@ def test_sizes_that_vary_are_symbolic_and_the_others_are_not(family: str, flavou
     }
     layout = export_of(family, flavour=flavour).manifest.target.cache
     batch = 1 if flavour == "fused" else "batch"
-    cache = [batch, layout.kv_heads, "capacity", layout.head_dim]
-    caches = [
-        f"{side}.{layer}.{part}"
+    caches = {
+        f"{side}.{layer}.{part}": [batch, heads, "capacity", width]
         for side in ("past", "present")
-        for layer in range(layout.layers)
+        for layer, (heads, width) in enumerate(map(layout.shape_of, range(layout.layers)))
         for part in ("key", "value")
-    ]
+    }
     assert shapes == {
         "input_ids": [batch, "sequence"],
         "logit_rows": ["rows"],
         "logits": [1, "rows", VOCABULARY],
         **PLACES[flavour],
-        **dict.fromkeys(caches, cache),
+        **caches,
     }
 
 
 def test_only_windows_reach_the_op_that_the_masks_have() -> None:
     assert [layer["local_window_size"] for layer in attention(graph_of("mistral"))] == [16, 16]
     assert all("local_window_size" not in layer for layer in attention(graph_of("llama")))
-    windows = [layer.window for layer in observe_layers(model_of("gemma3_text"))]
+    windows = [layer.window for layer in find_manner(model_of("gemma3_text")).needs]
     kinds = AutoConfig.from_pretrained(checkpoint_of("gemma3_text")).layer_types
     assert windows == [16 if kind == "sliding_attention" else None for kind in kinds]
 
@@ -208,20 +210,55 @@ def test_a_graph_that_computes_something_else_is_not_published(
     assert list(tmp_path.iterdir()) == []
 
 
+MANNERS = {
+    "llama": ("op", "given", 0),
+    "bart": ("op", "length", 0),
+    "roberta": ("op", "given", 2),  # behind the row of the padding, which is 1
+    "falcon": ("own", "given", 0),
+    "bloom": ("own", "length", 0),
+    "llama4_text": ("own", "given", 0),  # masks in chunks
+}
+
+
+@pytest.mark.parametrize("family", MANNERS)
+def test_how_a_model_goes_on_is_found_by_trying(family: str) -> None:
+    attends, positions, offset = MANNERS[family]
+    manner = find_manner(make_model(family))
+    assert (manner.is_own, manner.positions, manner.offset) == (attends == "own", positions, offset)
+    assert len(manner.caches) == 2
+
+
+def test_a_learned_table_leaves_the_context_what_its_first_rows_leave() -> None:
+    assert export_of("roberta").manifest.target.context == POSITIONS - 2
+
+
+def test_wide_keys_and_layers_of_their_own_shape_have_caches_that_fit() -> None:
+    assert [shape.head_dim for shape in find_manner(model_of("deepseek_v3")).caches] == [24, 24]
+    layout = export_of("gemma4_text").manifest.target.cache
+    assert layout.shapes == ((2, 16), (2, 32))
+
+
 REFUSED = {
-    "falcon": (UnsupportedModelError, "attention interface"),
-    "bloom": (UnsupportedModelError, "takes no position_ids"),
-    "diffllama": (UnsupportedModelError, "not once each"),
-    "bert": (UnsupportedModelError, "neither causal nor a sliding window"),
-    "mamba": (UnsupportedModelError, "takes no position_ids"),
+    "bert": "BertSelfAttention is not causal",  # no decoder unless its config says so
+    "mamba": "its MambaMixer lets tokens meet in a way of its own",
+    "falcon_h1": "its FalconH1Mixer lets tokens meet",
+    "lfm2": "its Lfm2ShortConv lets tokens meet",
+    "doge": "changes its attention mask",
 }
 
 
 @pytest.mark.parametrize("family", REFUSED)
 def test_a_family_that_does_not_fit_is_refused_with_the_reason(family: str) -> None:
-    error, words = REFUSED[family]
-    with pytest.raises(error, match=words):
-        trace(tiny_model(family), FUSED)
+    model = tiny_model(family) if family == "bert" else make_model(family)
+    with pytest.raises(UnsupportedModelError, match=REFUSED[family]):
+        trace(model, FUSED)
+
+
+def test_what_one_row_of_a_batch_cannot_have_of_its_own_is_refused_there() -> None:
+    with pytest.raises(UnsupportedModelError, match="one for all texts of a batch"):
+        trace(model_of("bart"), PORTABLE)
+    with pytest.raises(UnsupportedModelError, match="makes its own masks"):
+        trace(model_of("falcon"), TREES)
 
 
 def test_the_rule_of_a_mask_says_what_it_is() -> None:

@@ -19,6 +19,7 @@ from export.plan import make_plan
 from export.progress import Progress
 from export.report import Report
 from export.trace import Traced, trace
+from tools.families.specimen import make_model
 
 _folder = tempfile.TemporaryDirectory(prefix="forerun-tiny-")
 atexit.register(_folder.cleanup)
@@ -35,12 +36,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
     # experts with biases, a clipped gate; attention with biases, sinks and mixed windows
     "gpt_oss": {"num_local_experts": 4, "sliding_window": 16, "head_dim": 16},
 }
+# Models of the sweep over all families, as it shrinks them.
+SPECIMENS = (
+    "falcon",  # attention of its own over whole caches
+    "bart",  # positions found by the length of the cache
+    "roberta",  # positions that start behind the padding
+    "deepseek_v3",  # wide keys and narrow values, groups of experts
+    "gemma4_text",  # layers with caches of different shapes
+)
 
 
 @functools.cache
 def model_of(family: str) -> PreTrainedModel:
     """Return the family's tiny model as PyTorch runs it."""
-    return tiny_model(family, **FAMILIES[family])
+    return make_model(family) if family in SPECIMENS else tiny_model(family, **FAMILIES[family])
 
 
 @functools.cache

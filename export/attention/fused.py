@@ -14,8 +14,9 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from . import Flavour, LayerNeeds, PlaceInput, Step, no_mask
-from .observe import attention_swapped
+from . import Flavour, LayerNeeds, Manner, PlaceInput, Step, no_mask
+from .calling import Places, attention_swapped, hand_back, run_model
+from .own import run_own, widened
 
 _OP = "GroupQueryAttention"
 _OPSET = 18  # low on purpose: older ONNX Runtimes load it, and every kernel used here exists
@@ -62,25 +63,35 @@ def _make_places(
 
 def _run_step(
     model: PreTrainedModel,
-    needs: Sequence[LayerNeeds],
+    manner: Manner,
     past: Sequence[torch.Tensor],
     input_ids: torch.Tensor,
     places: Sequence[torch.Tensor],
 ) -> Step:
-    """Run the model once with its attention swapped."""
+    """Run the model once, one op or its own attention in each layer."""
     seqlens_k, total_sequence_length = places
-    step = _Step(needs, past, seqlens_k, total_sequence_length)
+    before = seqlens_k.to(torch.int64) + 1 - input_ids.shape[1]  # [1]
+    told = Places(
+        positions=_positions(input_ids, seqlens_k), length=before[0], capacity=past[0].shape[2]
+    )
+    if manner.is_own:
+        return run_own(model, manner, past, input_ids, told, before)
+    step = _Step(manner.needs, past, seqlens_k, total_sequence_length)
     _steps.append(step)
     try:
         with attention_swapped(model, _NAME):
-            out = model(
-                input_ids=input_ids,
-                position_ids=_positions(input_ids, step.seqlens_k),
-                use_cache=False,
+            logits = run_model(
+                model,
+                input_ids,
+                places=told,
+                update=hand_back,
+                positions=manner.positions,
+                offset=manner.offset,
+                has_cache=False,
             )
     finally:
         _steps.pop()
-    return out.logits, step.present
+    return logits, step.present
 
 
 def _attend(
@@ -95,19 +106,21 @@ def _attend(
     step = _steps[-1]
     layer = len(step.present) // 2
     past_key, past_value = step.past[2 * layer : 2 * layer + 2]
-    rows = [_merge_heads(tensor) for tensor in (query, key, value)]
+    needs = step.needs[layer]
+    rows = [_merge_heads(widened(tensor, needs.head_dim)) for tensor in (query, key, value)]
     lengths = [step.seqlens_k, step.total_sequence_length]
     sinks = [] if s_aux is None else [None, None, None, None, s_aux]
     output, *present = torch.onnx.ops.symbolic_multi_out(
         f"com.microsoft::{_OP}",
         [*rows, past_key, past_value, *lengths, *sinks],
-        _attributes(step.needs[layer]),
+        _attributes(needs),
         dtypes=[query.dtype, key.dtype, value.dtype],
         shapes=[rows[0].shape, past_key.shape, past_value.shape],
         version=1,
     )
     step.present.extend(present)
-    return output.reshape(1, query.shape[2], query.shape[1], query.shape[3]), None
+    heads = output.reshape(1, query.shape[2], needs.heads, needs.head_dim)
+    return heads[..., : value.shape[3]], None
 
 
 def _attributes(needs: LayerNeeds) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from . import Flavour, LayerNeeds, PlaceInput, Step, no_mask
-from .observe import attention_swapped
+from . import Flavour, LayerNeeds, Manner, PlaceInput, Step, no_mask
+from .calling import Places, attention_swapped, hand_back, run_model
+from .own import run_own, scatter, widened
 
 _OP = "Attention"
 _OPSET = 24
@@ -62,21 +63,32 @@ def _make_places(batch: int, past: int, new: int, capacity: int) -> list[torch.T
 
 def _run_step(
     model: PreTrainedModel,
-    needs: Sequence[LayerNeeds],
+    manner: Manner,
     past: Sequence[torch.Tensor],
     input_ids: torch.Tensor,
     places: Sequence[torch.Tensor],
 ) -> Step:
-    """Run the model once with its attention swapped."""
+    """Run the model once, one op or its own attention in each layer."""
     positions, write_indices, *given = places
-    step = _Step(needs, past, positions, write_indices, given[0] if given else None)
+    told = Places(positions=positions, length=write_indices[0], capacity=past[0].shape[2])
+    if manner.is_own:
+        return run_own(model, manner, past, input_ids, told, write_indices)
+    step = _Step(manner.needs, past, positions, write_indices, given[0] if given else None)
     _steps.append(step)
     try:
         with attention_swapped(model, _NAME):
-            out = model(input_ids=input_ids, position_ids=positions, use_cache=False)
+            logits = run_model(
+                model,
+                input_ids,
+                places=told,
+                update=hand_back,
+                positions=manner.positions,
+                offset=manner.offset,
+                has_cache=False,
+            )
     finally:
         _steps.pop()
-    return out.logits, step.present
+    return logits, step.present
 
 
 def _attend(
@@ -91,7 +103,7 @@ def _attend(
     layer = len(step.present) // 2
     needs = step.needs[layer]
     keys, values = (
-        _scatter(past, new, step.write_indices)
+        scatter(past, widened(new, needs.head_dim), step.write_indices)
         for past, new in zip(step.past[2 * layer : 2 * layer + 2], (key, value), strict=True)
     )
     attributes: dict[str, Any] = {"scale": needs.scale}
@@ -99,25 +111,14 @@ def _attend(
         attributes["softcap"] = needs.softcap
     output = torch.onnx.ops.symbolic(
         _OP,
-        (query, keys, values, step.mask(needs.window)),
+        (widened(query, needs.head_dim), keys, values, step.mask(needs.window)),
         attributes,
         dtype=query.dtype,
-        shape=query.shape,
+        shape=(*query.shape[:3], needs.head_dim),
         version=_OPSET,
     )
     step.present += (keys, values)
-    return output.transpose(1, 2), None
-
-
-def _scatter(past: torch.Tensor, new: torch.Tensor, write_indices: torch.Tensor) -> torch.Tensor:
-    return torch.onnx.ops.symbolic(
-        "TensorScatter",
-        (past, new, write_indices),
-        {"axis": 2, "mode": "linear"},
-        dtype=past.dtype,
-        shape=past.shape,
-        version=_OPSET,
-    )
+    return output[..., : value.shape[3]].transpose(1, 2), None
 
 
 AttentionInterface.register(_NAME, _attend)

@@ -88,7 +88,15 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 
 
 def add_weight(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """Register `tensor` as the initializer `name` and return its value."""
+    """Register `tensor` as the initializer `name` and return its value.
+
+    What is registered under this name already is the same: a weight may be used more than once.
+    """
+    if name in graph.initializers:
+        known = graph.initializers[name]
+        assert known.const_value is not None
+        assert known.const_value.shape == tensor.shape, name
+        return known
     value = ir.Value(
         name=name,
         shape=as_shape(tensor),
