@@ -20,7 +20,6 @@ from runtime.storage import user_path
 from .errors import PlanError
 from .plan import (
     BLOCK_SIZES,
-    DEFAULT_PRECISION,
     ModelPlan,
     make_add_plan,
     make_plan,
@@ -70,7 +69,7 @@ def _make_parser() -> argparse.ArgumentParser:
         description="Export a target model, and drafts that propose for it, into one bundle; or "
         "change the drafts of a bundle.",
         epilog="A model is a recipe (see models/recipes), a folder with config.json and "
-        "*.safetensors, a GGUF file, or a hub id.",
+        "*.safetensors, a GGUF file, an ONNX decoder of another exporter, or a hub id.",
     )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--target", metavar="T", help="the model to speed up")
@@ -155,14 +154,13 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
     trim = make_trim(
         options.draft_vocab, texts=options.vocab_text or (), counts=options.vocab_counts or ()
     )
-    precision = DEFAULT_PRECISION if options.precision is None else options.precision
     provider = "cpu" if options.provider is None else options.provider
     if options.add_draft is None:
         plan = make_plan(
             target=options.target,
             output=options.output,
             drafts=options.draft or (),
-            precision=precision,
+            precision=options.precision,
             draft_precision=options.draft_precision,
             block_size=options.block_size,
             context=options.context,
@@ -179,7 +177,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> Report:
         drafts=options.add_draft,
         output=options.output,
         name=options.name,
-        precision=precision,
+        precision=options.precision,
         block_size=options.block_size,
         context=options.context,
         flavour=options.flavour,

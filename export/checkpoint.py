@@ -1,4 +1,4 @@
-"""Find the checkpoint that a name means: a recipe, a folder, a GGUF file, or a hub id.
+"""Find the checkpoint that a name means: a recipe, a folder, a GGUF or ONNX file, or a hub id.
 
 In: what the user wrote. Out: `Checkpoint`, files on this machine. A local path never touches the
 network; only a recipe that is not in the cache, or a hub id, does.
@@ -17,22 +17,29 @@ from .fetch import fetch
 from .progress import Progress
 from .recipes import find_recipe, read_recipes
 
-Form = Literal["folder", "gguf"]
+Form = Literal["folder", "gguf", "onnx"]
+
+GENAI_CONFIG = "genai_config.json"  # what onnxruntime-genai writes beside a graph
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt", "README.md")
 _HUB_TIMEOUT_S = 10
+_PYTORCH_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint's files. `path` is a folder or a GGUF file; `source` names it in the bundle."""
+    """A checkpoint's files. `path` is a folder or a GGUF file; `source` names it in the bundle.
+
+    One that is ONNX already has its `graph`; `path` is then the folder of its tokenizer.
+    """
 
     reference: str
     form: Form
     path: Path
     source: str
     licence: str | None = None
+    graph: Path | None = None
 
     def for_transformers(self) -> tuple[Path, dict[str, Any]]:
         """Return the folder and the arguments by which transformers' loaders read this."""
@@ -74,6 +81,17 @@ def _from_recipe(reference: str, progress: Progress) -> Checkpoint:
 
 def _from_path(reference: str, path: Path) -> Checkpoint:
     name = path.resolve().name
+    graph = _find_graph(path)
+    if graph is not None:
+        folder = _tokenizer_folder(graph)
+        return Checkpoint(
+            reference=reference,
+            form="onnx",
+            path=folder,
+            source=folder.resolve().name,
+            licence=_card_licence(folder),
+            graph=graph,
+        )
     if path.is_dir():
         licence = _card_licence(path)
         return Checkpoint(
@@ -82,9 +100,31 @@ def _from_path(reference: str, path: Path) -> Checkpoint:
     if path.suffix.lower() == ".gguf":
         return Checkpoint(reference=reference, form="gguf", path=path, source=name)
     raise CheckpointError(
-        f"{path} is a file, but not a .gguf: name a folder with config.json and *.safetensors, or "
-        "a GGUF file"
+        f"{path} is a file, but neither .gguf nor .onnx: name a folder with config.json and "
+        "*.safetensors, a GGUF file or an ONNX decoder"
     )
+
+
+def _find_graph(path: Path) -> Path | None:
+    """Return the ONNX graph that a path means, if it means one: weights of PyTorch come first."""
+    if path.is_file():
+        return path if path.suffix.lower() == ".onnx" else None
+    if any(next(path.glob(pattern), None) for pattern in _PYTORCH_WEIGHTS):
+        return None
+    graphs = sorted((*path.glob("*.onnx"), *path.glob("onnx/*.onnx")))
+    if len(graphs) > 1:
+        names = ", ".join(graph.relative_to(path).as_posix() for graph in graphs)
+        raise CheckpointError(
+            f"{path} holds several ONNX graphs ({names}): name one of these files"
+        )
+    return graphs[0] if graphs else None
+
+
+def _tokenizer_folder(graph: Path) -> Path:
+    """Return where the tokenizer of a graph lies: beside it, or above its folder `onnx`."""
+    folder = graph.resolve().parent
+    is_beside = (folder / "tokenizer.json").is_file() or folder.name != "onnx"
+    return folder if is_beside else folder.parent
 
 
 def _from_hub(reference: str) -> Checkpoint:

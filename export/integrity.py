@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoint import Checkpoint
+from .decoder import read_decoder
 from .errors import CheckpointError, UnsupportedModelError
 from .gguf_file import read_gguf
 
@@ -29,7 +30,9 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
         CheckpointError: something is missing, cut short or not a checkpoint.
         UnsupportedModelError: it is sound, but nothing that can be exported.
     """
-    if checkpoint.form == "gguf":
+    if checkpoint.form == "onnx":
+        read_decoder(checkpoint)
+    elif checkpoint.form == "gguf":
         _check_gguf(checkpoint.path)
     else:
         config = _read_config(checkpoint.path)
@@ -39,6 +42,8 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 
 def count_parameters(checkpoint: Checkpoint) -> int:
     """Return the number of weights that the files hold (buffers included), from their heads."""
+    if checkpoint.form == "onnx":
+        return read_decoder(checkpoint).parameters
     if checkpoint.form == "gguf":
         return read_gguf(checkpoint.path).parameters
     total = 0

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from runtime.bundle import Bundle
 from runtime.vocabulary import tokenizer_fingerprint
 
-from .checkpoint import Checkpoint
+from .checkpoint import GENAI_CONFIG, Checkpoint
 from .errors import CheckpointError, first_line
 from .gguf_file import read_gguf
 from .quiet import quiet_loader
@@ -145,7 +145,7 @@ def _load_tokenizer(checkpoint: Checkpoint) -> Any:
 def _raw_tokenizer(checkpoint: Checkpoint) -> bytes | None:
     """Return the checkpoint's own tokenizer.json, which says more than what is rebuilt from it."""
     file = checkpoint.path / "tokenizer.json"
-    return file.read_bytes() if checkpoint.form == "folder" and file.is_file() else None
+    return file.read_bytes() if checkpoint.form != "gguf" and file.is_file() else None
 
 
 def _mend_pre_tokenizer(inner: tokenizers.Tokenizer, checkpoint: Checkpoint) -> list[str]:
@@ -198,6 +198,9 @@ def _end_sources(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
         for name in ("eos", "eot", "eom"):
             yield f"GGUF ({name})", metadata.get(f"tokenizer.ggml.{name}_token_id")
         return
+    genai = _read_json(checkpoint.path / GENAI_CONFIG).get("model")
+    if isinstance(genai, Mapping):
+        yield GENAI_CONFIG, genai.get("eos_token_id")
     for name in ("config.json", "generation_config.json"):
         content = _read_json(checkpoint.path / name)
         yield name, content.get("eos_token_id")

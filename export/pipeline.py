@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from runtime.manifest import Manifest, Tokenizer
 
 from . import pair
+from .adopt import adopt_model
 from .build import Built, build_model
 from .bundle import Staging, check_output, check_space, staged
 from .checkpoint import Checkpoint, resolve
+from .decoder import check_wishes, count_bytes
 from .integrity import check_checkpoint, count_parameters
 from .language import Language, language_of, read_language
 from .plan import AddPlan, ModelPlan, Plan, Trim
@@ -37,6 +39,7 @@ def export_bundle(plan: Plan, *, progress: Progress) -> Report:
     """
     check_output(plan.output, overwrite=plan.overwrite)
     checkpoints = [resolve(model.reference, progress=progress) for model in plan.models]
+    check_wishes(plan.models, checkpoints)
     with progress.stage("check the checkpoints"):
         languages = _read_languages(checkpoints)
         for draft in languages[1:]:
@@ -59,6 +62,7 @@ def add_drafts(plan: AddPlan, *, progress: Progress) -> Report:
     bundle = open_whole(plan.output, progress=progress)
     models = name_drafts(bundle, plan.models)
     checkpoints = [resolve(model.reference, progress=progress) for model in models]
+    check_wishes(models, checkpoints)
     with progress.stage("check the checkpoints"):
         own, languages = language_of(bundle), _read_languages(checkpoints)
         for draft in languages:
@@ -91,25 +95,34 @@ def _build(
     staging: Staging,
     progress: Progress,
 ) -> list[Built]:
-    return [
-        build_model(
-            model,
-            checkpoint,
-            language=language,
-            staging=staging,
-            progress=progress,
-            kept=kept if model.role == "draft" else None,
+    built = []
+    for model, checkpoint in zip(models, checkpoints, strict=True):
+        make = adopt_model if checkpoint.form == "onnx" else build_model
+        built.append(
+            make(
+                model,
+                checkpoint,
+                language=language,
+                staging=staging,
+                progress=progress,
+                kept=kept if model.role == "draft" else None,
+            )
         )
-        for model, checkpoint in zip(models, checkpoints, strict=True)
-    ]
+    return built
 
 
 def _needed_bytes(models: Sequence[ModelPlan], checkpoints: Sequence[Checkpoint]) -> int:
     """Return the most space that is taken at one time: all results and one float graph."""
-    sizes = [count_parameters(checkpoint) for checkpoint in checkpoints]
-    results = sum(n * _BYTES[m.precision] for n, m in zip(sizes, models, strict=True))
-    scratch = [4 * n for n, m in zip(sizes, models, strict=True) if m.precision != "float32"]
-    return int(results + max(scratch, default=0))
+    results, scratch = 0.0, [0]
+    for model, checkpoint in zip(models, checkpoints, strict=True):
+        if checkpoint.form == "onnx":
+            results += count_bytes(checkpoint)
+            continue
+        size = count_parameters(checkpoint)
+        results += size * _BYTES[model.precision]
+        if model.precision != "float32":
+            scratch.append(4 * size)
+    return int(results + max(scratch))
 
 
 def _publish(staging: Staging, language: Language, built: Sequence[Built]) -> Manifest:

@@ -32,7 +32,8 @@ class ModelPlan:
     """One model of the bundle: `name` is its sub-folder, `reference` the checkpoint's name.
 
     Without a `block_size` the coarsest that is faithful enough is found by measuring. `flavour` is
-    one of `runtime.manifest.FLAVOURS`, `provider` what the graph is meant to run on.
+    one of `runtime.manifest.FLAVOURS`, `provider` what the graph is meant to run on. `wishes` are
+    the options that were given of those which say how a graph is made.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelPlan:
     context: int | None
     flavour: str = "fused"
     provider: str = "cpu"
+    wishes: tuple[str, ...] = ()
 
     @property
     def is_half(self) -> bool:
@@ -98,7 +100,7 @@ def make_plan(
     target: str,
     output: Path,
     drafts: Sequence[str] = (),
-    precision: str = DEFAULT_PRECISION,
+    precision: str | None = None,
     draft_precision: str | None = None,
     block_size: int | None = None,
     context: int | None = None,
@@ -111,6 +113,8 @@ def make_plan(
 
     Raises PlanError that names the option.
     """
+    wishes = _given(precision, block_size, flavour, provider)
+    precision = DEFAULT_PRECISION if precision is None else precision
     _check_common(precision, block_size, context)
     _check_precision("--draft-precision", draft_precision or precision)
     if draft_precision is not None and not drafts:
@@ -122,6 +126,7 @@ def make_plan(
     flavour = _choose_flavour(flavour, provider, context)
     for each in (precision, draft_precision or precision):
         _check_graph(flavour, provider, each, block_size)
+    draft_wishes = _given(None, block_size, flavour, provider, draft_precision)
     models = [
         ModelPlan(
             name=draft_name(place) if place else "target",
@@ -132,6 +137,7 @@ def make_plan(
             context=context,
             flavour=flavour,
             provider=provider,
+            wishes=draft_wishes if place and draft_precision is not None else wishes,
         )
         for place, reference in enumerate((target, *drafts))
     ]
@@ -143,7 +149,7 @@ def make_add_plan(
     output: Path,
     drafts: Sequence[str],
     name: str | None = None,
-    precision: str = DEFAULT_PRECISION,
+    precision: str | None = None,
     block_size: int | None = None,
     context: int | None = None,
     flavour: str | None = None,
@@ -154,6 +160,8 @@ def make_add_plan(
 
     Raises PlanError that names the option.
     """
+    wishes = _given(precision, block_size, flavour, provider)
+    precision = DEFAULT_PRECISION if precision is None else precision
     _check_common(precision, block_size, context)
     flavour = _choose_flavour(flavour, provider, context)
     _check_graph(flavour, provider, precision, block_size)
@@ -172,6 +180,7 @@ def make_add_plan(
             context=context,
             flavour=flavour,
             provider=provider,
+            wishes=wishes,
         )
         for reference in drafts
     )
@@ -218,6 +227,23 @@ def check_stage_name(name: str) -> None:
 def draft_name(place: int) -> str:
     """Return the usual name of the draft at `place`, 1 being the nearest to the target."""
     return "draft" if place == 1 else f"draft{place}"
+
+
+def _given(
+    precision: str | None,
+    block_size: int | None,
+    flavour: str | None,
+    provider: str,
+    draft_precision: str | None = None,
+) -> tuple[str, ...]:
+    options = {
+        "--precision": precision,
+        "--draft-precision": draft_precision,
+        "--block-size": block_size,
+        "--flavour": flavour,
+        "--provider": None if provider == "cpu" else provider,
+    }
+    return tuple(name for name, value in options.items() if value is not None)
 
 
 def _check_common(precision: str, block_size: int | None, context: int | None) -> None:

@@ -42,10 +42,10 @@ class BatchModel:
         vocabulary: int,
         token_ids: NDArray[np.int64] | None = None,
     ) -> None:
-        if entry.flavour == "fused":
+        if entry.flavour not in ("portable", "trees"):
             raise BundleError(
-                f"model {entry.name} holds one sequence (flavour fused), but {sequences} were "
-                "asked for: export with --flavour portable"
+                f"model {entry.name} holds one sequence (flavour {entry.flavour}), but "
+                f"{sequences} were asked for: export with --flavour portable"
             )
         self.vocabulary = vocabulary
         self.context = entry.context

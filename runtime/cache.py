@@ -4,7 +4,7 @@ In: a session and the manifest's cache layout. Out: `Cache`, whose tensors are b
 present at once. Rolling back is a host integer: what lies beyond the length is never looked at.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 
 import numpy as np
@@ -54,6 +54,7 @@ class Cache:
         sequences: how many sequences there are.
         grow: from the columns that are needed to the capacity to take; idle columns may need more.
         shrinks: give up capacity that a new text does not need.
+        grows_itself: the graph hands back tensors that are longer by what a pass fed.
 
     Attributes:
         sequences: the tokens that each sequence holds.
@@ -69,15 +70,17 @@ class Cache:
         grow: Callable[[int], int],
         sequences: int = 1,
         shrinks: bool = False,
+        grows_itself: bool = False,
     ) -> None:
         self._session = session
         self._layout = layout
         self._grow = grow
         self._shrinks = shrinks
+        self._grows_itself = grows_itself
         self.context = context
         self.sequences: list[list[int]] = [[] for _ in range(sequences)]
         self.generation = 0
-        self.capacity = self._fitting(1)
+        self.capacity = 0 if grows_itself else self._fitting(1)
         dtype = np.dtype(layout.dtype)
         self._tensors = {}
         for layer in range(layout.layers):
@@ -98,10 +101,15 @@ class Cache:
     @property
     def bytes(self) -> int:
         """Memory that the cache takes now, in bytes."""
+        return self.column_bytes * self.capacity
+
+    @property
+    def column_bytes(self) -> int:
+        """Memory that one token of every sequence takes, in bytes."""
         layout = self._layout
         shapes = map(layout.shape_of, range(layout.layers))
         column = 2 * sum(heads * width for heads, width in shapes)  # key and value
-        return column * len(self.sequences) * self.capacity * np.dtype(layout.dtype).itemsize
+        return column * len(self.sequences) * np.dtype(layout.dtype).itemsize
 
     def named(self, side: str) -> dict[str, Tensor]:
         """Return the tensors by the graph's names, `side` being `past` or `present`."""
@@ -117,8 +125,18 @@ class Cache:
             raise CapacityError(
                 f"the model's context holds {self.context} tokens, but {length} were to be fed"
             )
-        if length + idle > self.capacity:
+        if length + idle > self.capacity and not self._grows_itself:
             self._move(self._fitting(length + idle))
+
+    def cut(self, columns: int) -> None:
+        """Let the tensors have as many columns as tokens that the next pass goes on from."""
+        if columns != self.capacity:
+            self._move(columns)
+
+    def take(self, tensors: Mapping[str, Tensor], columns: int) -> None:
+        """Hold from now on what a graph handed back, by its names, `columns` columns long."""
+        self._tensors = {name: tensors[f"present.{name}"] for name in self._tensors}
+        self.capacity = columns
 
     def trim(self, length: int) -> None:
         """Give up capacity that a text of `length` tokens does not need, if this cache shrinks."""
@@ -150,5 +168,6 @@ class Cache:
     def _moved(self, tensor: Tensor, capacity: int) -> Tensor:
         old = tensor.numpy()  # [sequences, kv_heads, old capacity, head_dim]
         new = np.zeros((*old.shape[:2], capacity, old.shape[3]), old.dtype)
-        new[:, :, : len(self)] = old[:, :, : len(self)]
+        kept = min(len(self), old.shape[2], capacity)
+        new[:, :, :kept] = old[:, :, :kept]
         return self._session.place(new)

@@ -15,6 +15,8 @@ from .errors import BundleError
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 FLAVOURS = ("fused", "portable", "trees")
+# Of graphs that other exporters made: caches updated in place, or handed back longer by each pass.
+ADOPTED_FLAVOURS = ("shared", "growing")
 PRECISIONS = ("int4", "int8", "float32", "float16")
 
 T = TypeVar("T")
@@ -246,7 +248,7 @@ def _parse_model(raw: object) -> ModelEntry:
         name=_get(raw, "name", str, where),
         role=_one_of(raw, "role", ("target", "draft"), where),
         graph=_get(raw, "graph", str, where),
-        flavour=_one_of(raw, "flavour", FLAVOURS, where),
+        flavour=_one_of(raw, "flavour", (*FLAVOURS, *ADOPTED_FLAVOURS), where),
         precision=_one_of(raw, "precision", PRECISIONS, where),
         architecture=_get(raw, "architecture", str, where),
         logits=_positive(raw, "logits", where),

@@ -25,7 +25,8 @@ def token_bytes(model: ModelEntry) -> int:
     """Return the bytes that one token takes in a model's cache."""
     cache = model.cache
     width = 2 if cache.dtype == "float16" else 4
-    return 2 * cache.layers * cache.kv_heads * cache.head_dim * width
+    shapes = map(cache.shape_of, range(cache.layers))
+    return 2 * sum(heads * size for heads, size in shapes) * width
 
 
 def choose_drafts(bundle: Bundle, max_memory: int | None) -> list[ModelEntry]:

@@ -155,7 +155,7 @@ class OnnxModel:
 
     def cache_bytes(self, length: int) -> int:
         """Return the memory in bytes that keys and values of `length` tokens take."""
-        return length * self.cache.bytes // self.cache.capacity
+        return length * self.cache.column_bytes
 
     def reopen(self, threads: Threads) -> None:
         """Open the graph anew with other threads; the cache is empty then.
@@ -204,8 +204,9 @@ class OnnxModel:
 def make_cache(session: Session, entry: ModelEntry, *, sequences: int = 1) -> Cache:
     """Return an empty cache for a model, growing as its flavour's kernels like it."""
     provider = session.provider
+    is_standard = entry.flavour in ("portable", "trees")
     limits = {"first": FIRST_CAPACITY[provider.device], "most": entry.context + SCRATCH}
-    grow: Callable[[int], int] = partial(doubled if entry.flavour == "fused" else stepped, **limits)
+    grow: Callable[[int], int] = partial(stepped if is_standard else doubled, **limits)
     if fixed := provider.dimensions.get("capacity"):
         grow = lambda _: fixed  # noqa: E731 - one expression
     return Cache(
@@ -215,5 +216,6 @@ def make_cache(session: Session, entry: ModelEntry, *, sequences: int = 1) -> Ca
         sequences=sequences,
         grow=grow,
         # Such kernels take longer over a larger cache; on a device a move costs more than that.
-        shrinks=entry.flavour != "fused" and provider.device == "cpu",
+        shrinks=is_standard and provider.device == "cpu",
+        grows_itself=entry.flavour == "growing",
     )

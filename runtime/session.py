@@ -69,13 +69,19 @@ class Placement:
 class Binding:
     """A set of bound tensors that can be run again and again without being named anew."""
 
-    def __init__(self, owner: "Session", binding: Any, options: Any) -> None:
+    def __init__(
+        self, owner: "Session", binding: Any, options: Any, outputs: Mapping[str, Tensor | None]
+    ) -> None:
         self._owner = owner
+        self._names = list(outputs)
+        self._made = [name for name, tensor in outputs.items() if tensor is None]
         self._binding = binding
         self._options = options
 
-    def run(self) -> None:
+    def run(self) -> dict[str, Tensor]:
         """Run the graph once: read the bound inputs, write the bound outputs, wait for them.
+
+        Returns the outputs that the graph made itself, by name.
 
         Raises:
             ForerunError: ONNX Runtime failed, out of memory for instance.
@@ -84,6 +90,10 @@ class Binding:
             self._owner.run(self._binding, self._options)
         except Exception as error:  # the library raises many unrelated types
             raise ForerunError(f"ONNX Runtime failed in a run: {_first_line(error)}") from error
+        if not self._made:
+            return {}
+        found = dict(zip(self._names, self._binding.get_outputs(), strict=True))
+        return {name: found[name] for name in self._made}
 
 
 class Session:
@@ -150,13 +160,14 @@ class Session:
     def bind(
         self,
         inputs: Mapping[str, Tensor],
-        outputs: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor | None],
         *,
         captured: bool = False,
     ) -> Binding:
         """Return a binding of every named input and output to its tensor.
 
-        One tensor may stand on both sides: then the graph updates it in place. With `captured` the
+        One tensor may stand on both sides: then the graph updates it in place. An output without a
+        tensor is made by the graph anew in each run. With `captured` the
         first run records a CUDA graph where the session captures, and later ones replay it; the
         graph's number is never used again, as it holds these tensors' addresses.
         """
@@ -164,12 +175,15 @@ class Session:
         for name, tensor in inputs.items():
             binding.bind_ortvalue_input(name, tensor)
         for name, tensor in outputs.items():
-            binding.bind_ortvalue_output(name, tensor)
+            if tensor is None:
+                binding.bind_output(name, self.provider.device, self.provider.device_id)
+            else:
+                binding.bind_ortvalue_output(name, tensor)
         options = ort.RunOptions()
         if self.captures:
             number = str(next(self._graph_ids)) if captured else _NO_GRAPH
             options.add_run_config_entry("gpu_graph_id", number)
-        return Binding(self, binding, options)
+        return Binding(self, binding, options, outputs)
 
     def run(self, binding: Any, options: Any) -> None:
         """Run what is bound; without CUDA graphs from then on if they fail."""

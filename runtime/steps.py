@@ -12,9 +12,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .adopted import AdoptedStep, check_adopted
 from .cache import SCRATCH, Cache
 from .errors import BundleError
-from .manifest import ModelEntry
+from .manifest import ADOPTED_FLAVOURS, ModelEntry
 from .session import Session, Tensor, view, write
 
 KEPT_STEPS = 48
@@ -76,17 +77,21 @@ class Steps:
             self._kept.clear()
             self._generation = self._cache.generation
         if (count, rows) not in self._kept:
-            self._kept[count, rows] = self._bind(count, self._logits_of(rows))
+            self._kept[count, rows] = self._bind(count, rows)
             if len(self._kept) > KEPT_STEPS:
                 self._kept.popitem(last=False)
         self._kept.move_to_end((count, rows))
         return self._kept[count, rows]
 
-    def _bind(self, count: int, logits: Tensor) -> Step:
-        flavour = self._entry.flavour
+    def _bind(self, count: int, rows: int) -> Step:
+        session, cache, flavour = self._session, self._cache, self._entry.flavour
+        if flavour in ADOPTED_FLAVOURS:
+            is_growing = flavour == "growing"
+            return AdoptedStep(session, cache, count=count, rows=rows, is_growing=is_growing)
+        logits = self._logits_of(rows)
         if flavour == "fused":
-            return FusedStep(self._session, self._cache, count, logits)
-        return PortableStep(self._session, self._cache, count, logits, has_mask=flavour == "trees")
+            return FusedStep(session, cache, count, logits)
+        return PortableStep(session, cache, count, logits, has_mask=flavour == "trees")
 
     def _logits_of(self, rows: int) -> Tensor:
         if rows not in self._logits:
@@ -216,6 +221,9 @@ def check_signature(session: Session, entry: ModelEntry, graph: object) -> None:
     Raises:
         BundleError: it does not.
     """
+    if entry.flavour in ADOPTED_FLAVOURS:
+        check_adopted(session, entry.cache, graph)
+        return
     layers = range(entry.cache.layers)
     parts = [f"{layer}.{part}" for layer in layers for part in ("key", "value")]
     inputs = {"input_ids", "logit_rows"} | _PLACES[entry.flavour]

@@ -28,6 +28,7 @@ RUNTIME_ORDER = (
     "session",
     "cache",
     "columns",
+    "adopted",
     "steps",
     "model",
     "batch",
