@@ -118,7 +118,8 @@ def _attend(
         version=_OPSET,
     )
     step.present += (keys, values)
-    return output[..., : value.shape[3]].transpose(1, 2), None
+    # Some layers take it apart as if it lay in memory so.
+    return output[..., : value.shape[3]].transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(_NAME, _attend)
