@@ -71,8 +71,8 @@ def read_decoder(checkpoint: Checkpoint) -> Decoder:
         graph = ir.load(path).graph
     except Exception as error:  # the library raises many unrelated types
         raise CheckpointError(f"{path} cannot be read as ONNX ({first_line(error)})") from None
-    layout = _read_layout(graph, path)
     config, genai = (_read_json(checkpoint.path / n) for n in ("config.json", GENAI_CONFIG))
+    layout = _read_layout(graph, path, _known_shape(config, genai))
     context, notes = _find_context(config, genai)
     bits, block_size = _read_blocks(graph)
     return Decoder(
@@ -89,7 +89,7 @@ def read_decoder(checkpoint: Checkpoint) -> Decoder:
     )
 
 
-def _read_layout(graph: ir.Graph, path: Path) -> CacheLayout:
+def _read_layout(graph: ir.Graph, path: Path, known: tuple[int | None, int | None]) -> CacheLayout:
     inputs = {str(value.name): value for value in graph.inputs}
     outputs = {str(value.name) for value in graph.outputs}
     past = {name: value for name, value in inputs.items() if _PAST.fullmatch(name)}
@@ -109,7 +109,7 @@ def _read_layout(graph: ir.Graph, path: Path) -> CacheLayout:
                 f"{path} {what} {min(odd)}, unlike a decoder with past_key_values.N.key, "
                 "present.N.key, input_ids, attention_mask and position_ids: it cannot be adopted"
             )
-    shapes = [_read_shape(past[f"past_key_values.{name}"], path) for name in names]
+    shapes = [_read_shape(past[f"past_key_values.{name}"], path, known) for name in names]
     pairs = list(zip(shapes[::2], shapes[1::2], strict=True))
     for key, value in pairs:
         if key != value:
@@ -153,16 +153,34 @@ def _check_kind(path: Path, inputs: set[str], has_past: bool) -> None:  # noqa: 
         raise UnsupportedModelError(f"{path} {reason}")
 
 
-def _read_shape(value: ir.Value, path: Path) -> tuple[int, int]:
+def _read_shape(
+    value: ir.Value, path: Path, known: tuple[int | None, int | None]
+) -> tuple[int, int]:
     """Return `(kv_heads, head_dim)` of a cache `[B, kv_heads, past, head_dim]`."""
     sizes = list(value.shape) if value.shape is not None else []
-    if len(sizes) != 4 or not isinstance(sizes[1], int) or not isinstance(sizes[3], int):
-        spelled = ", ".join(map(str, sizes))
-        raise UnsupportedModelError(
-            f"{path} has the cache {value.name} of the shape [{spelled}], but one that can be "
-            "adopted has [batch, heads, past, width] with fixed heads and width"
-        )
-    return sizes[1], sizes[3]
+    if len(sizes) == 4:
+        fixed = [
+            size if isinstance(size, int) else told
+            for size, told in zip(sizes[1::2], known, strict=True)
+        ]
+        if fixed[0] is not None and fixed[1] is not None:
+            return fixed[0], fixed[1]
+    spelled = ", ".join(map(str, sizes))
+    raise UnsupportedModelError(
+        f"{path} has the cache {value.name} of the shape [{spelled}], but one that can be "
+        "adopted has [batch, heads, past, width] with fixed heads and width"
+    )
+
+
+def _known_shape(
+    config: Mapping[str, Any], genai: Mapping[str, Any]
+) -> tuple[int | None, int | None]:
+    """Return `(kv_heads, head_dim)` as the files around a graph say it."""
+    decoder = genai.get("decoder")
+    told = decoder if isinstance(decoder, Mapping) else config
+    found = (told.get("num_key_value_heads"), told.get("head_size", told.get("head_dim")))
+    heads, width = (size if isinstance(size, int) else None for size in found)
+    return heads, width
 
 
 def _read_width(

@@ -158,10 +158,16 @@ def test_a_graph_may_lie_below_its_tokenizer_and_be_named_itself(tmp_path: Path)
 
 
 def test_what_a_generator_says_of_a_model_counts(tmp_path: Path) -> None:
-    write_decoder(tmp_path / "made", "shared")
+    path = write_decoder(tmp_path / "made", "shared")
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        if "0." in value.name:
+            value.type.tensor_type.shape.dim[3].dim_param = "kv_cache_dim"
+    onnx.save(model, path)
     (tmp_path / "made" / "config.json").unlink()
-    told = {"model": {"type": "qwen2", "context_length": 96, "eos_token_id": [1, 2]}}
-    (tmp_path / "made" / "genai_config.json").write_text(json.dumps(told))
+    decoder = {"head_size": 16, "num_key_value_heads": 1}
+    told = {"type": "qwen2", "context_length": 96, "eos_token_id": [1, 2], "decoder": decoder}
+    (tmp_path / "made" / "genai_config.json").write_text(json.dumps({"model": told}))
     manifest = adopt(tmp_path / "made", tmp_path / "out").manifest
     assert manifest.end_ids == (1, 2)
     assert (manifest.target.context, manifest.target.architecture) == (96, "qwen2")
