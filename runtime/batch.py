@@ -51,7 +51,7 @@ class BatchModel:
         self.context = entry.context
         self.cache = make_cache(session, entry, sequences=sequences)
         self._widen = cut_to(vocabulary) if token_ids is None else Widening(token_ids, vocabulary)
-        self._steps = Steps(session, self.cache, entry)
+        self._steps = Steps(session, self.cache, entry, vocabulary)
 
     @property
     def lengths(self) -> list[int]:

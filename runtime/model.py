@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .cache import FIRST_CAPACITY, SCRATCH, Cache, doubled, stepped
 from .columns import Widening, cut_to
+from .logits import Best
 from .manifest import ModelEntry
 from .profiles import fit_provider
 from .providers import Provider, Threads, make_provider
@@ -58,11 +59,12 @@ class Model(Protocol):
         """Forget all but the first `to` tokens; costs nothing."""
         ...
 
-    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
+    def begin(self, tokens: Sequence[int], *, even_widths: bool, best: Best | None = None) -> None:
         """Get ready for a request: keep the part of the cache that `tokens` begins with.
 
         With `even_widths`, passes are run at even widths where that decides the last bits; what
-        was computed the other way is then not kept.
+        was computed the other way is then not kept. With `best`, the request looks at no more of a
+        row than that.
         """
         ...
 
@@ -104,14 +106,14 @@ class OnnxModel:
         self.context = entry.context
         self.threads = threads
         self._graph = graph
-        fitted = fit_provider(provider, entry, onnxruntime=onnxruntime_version())
+        fitted = fit_provider(provider, entry, graph, onnxruntime=onnxruntime_version())
         self.session = Session(graph, provider=fitted, threads=threads)
         check_signature(self.session, entry, graph)
         self.cache = make_cache(self.session, entry)
         self._entry = entry
         self.has_even_widths = False
         self.widen = cut_to(vocabulary) if token_ids is None else Widening(token_ids, vocabulary)
-        self.steps = Steps(self.session, self.cache, entry)
+        self.steps = Steps(self.session, self.cache, entry, vocabulary)
 
     @classmethod
     def open(
@@ -135,8 +137,9 @@ class OnnxModel:
         """Forget all but the first `to` tokens."""
         self.cache.rewind(to=to)
 
-    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
+    def begin(self, tokens: Sequence[int], *, even_widths: bool, best: Best | None = None) -> None:
         """Get ready for a request; see `Model.begin`."""
+        self.steps.best = best
         even_widths = even_widths and not self._entry.is_steady
         # Keys and values of other widths have other last bits: the text would depend on history.
         kept = self.cache.shared_prefix(tokens) if even_widths == self.has_even_widths else 0
@@ -173,7 +176,7 @@ class OnnxModel:
     def renew(self) -> None:
         """Begin with an empty cache of the first size; what passes allocated is given back."""
         self.cache = make_cache(self.session, self._entry)
-        self.steps = Steps(self.session, self.cache, self._entry)
+        self.steps = Steps(self.session, self.cache, self._entry, self.vocabulary)
 
     def score(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         """Feed what is new of `tokens`; see `Model.score`.

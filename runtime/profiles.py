@@ -1,6 +1,6 @@
 """What TensorRT is told before it builds an engine: shapes, types, and where its caches lie.
 
-In: a provider and what the manifest says of a model. Out: the provider with these options; one
+In: a provider, a graph, and what the manifest says of it. Out: the provider with these options; one
 that is not TensorRT passes through. Makes the folder of the caches.
 Source: ONNX Runtime's documentation of the TensorRT execution provider (explicit shape profiles);
 TensorRT's KVCacheUpdate, which wants a capacity that is known when the engine is built.
@@ -8,6 +8,8 @@ TensorRT's KVCacheUpdate, which wants a capacity that is known when the engine i
 
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 
 from .gpu import gpu_name, tensorrt_version
 from .manifest import ModelEntry
@@ -20,25 +22,29 @@ _MULTIPLE = 64
 PASSES = (((1, 4, 17), (1, 4, 17)), ((18, 512, 512), (1, 1, 64)))
 
 
-def fit_provider(provider: Provider, entry: ModelEntry, *, onnxruntime: str) -> Provider:
+def fit_provider(
+    provider: Provider, entry: ModelEntry, graph: Path, *, onnxruntime: str
+) -> Provider:
     """Return `provider` with what depends on the model it is to run.
 
     Args:
         provider: where the model runs.
         entry: the model.
+        graph: its `.onnx` file.
         onnxruntime: its version, of which engines on the disk are a matter.
     """
     if TENSORRT not in provider.backends:
         return provider
     capacity = fixed_capacity(entry.context)
     words = (gpu_name(provider.device_id), "tensorrt", tensorrt_version(), "ort", onnxruntime)
-    folder = cache_folder() / "tensorrt" / "-".join(_plain(word) for word in words)
+    versions = cache_folder() / "tensorrt" / "-".join(_plain(word) for word in words)
+    folder = versions / _identity(graph)
     folder.mkdir(parents=True, exist_ok=True)
     options = dict(provider.backends[TENSORRT]) | {
         "trt_engine_cache_enable": "1",
         "trt_engine_cache_path": str(folder),
         "trt_timing_cache_enable": "1",
-        "trt_timing_cache_path": str(folder),
+        "trt_timing_cache_path": str(versions),
         "trt_fp16_enable": str(int(entry.cache.dtype == "float16")),
     }
     for place, name in enumerate(("min", "opt", "max")):
@@ -53,6 +59,16 @@ def fit_provider(provider: Provider, entry: ModelEntry, *, onnxruntime: str) -> 
 def fixed_capacity(context: int) -> int:
     """Return the one capacity of a cache whose size is built into an engine."""
     return -(-(context + SCRATCH) // _MULTIPLE) * _MULTIPLE
+
+
+def _identity(graph: Path) -> str:
+    """Return a name that another graph, or the same one with other weights, does not have.
+
+    ONNX Runtime names an engine by its graph's structure alone: weights are in none of its names.
+    """
+    files = sorted(graph.resolve().parent.iterdir())
+    told = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return sha256(repr((str(graph.resolve()), told)).encode()).hexdigest()[:16]
 
 
 def _shapes(entry: ModelEntry, place: int, capacity: int) -> Iterator[str]:

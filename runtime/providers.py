@@ -7,7 +7,7 @@ Source: ONNX Runtime's documentation of the CUDA and TensorRT execution provider
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .errors import ProviderError, RequestError
 
@@ -55,6 +55,12 @@ class Provider:
     def ort_name(self) -> str:
         """ONNX Runtime's name of the one that must load."""
         return next(iter(self.backends))
+
+    def for_small_graphs(self) -> "Provider":
+        """Return the same device with what starts at once: nothing is built or recorded."""
+        last = list(self.backends)[-1]
+        options = {k: v for k, v in self.backends[last].items() if k != "enable_cuda_graph"}
+        return replace(self, backends={last: options}, dimensions={}, captures=False)
 
 
 def make_provider(name: str, *, device_id: int = 0, captures: bool = False) -> Provider:

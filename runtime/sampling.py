@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from .errors import ForerunError, NoTokenLeftError, RequestError
 from .law import Law, race
+from .logits import Best
 from .noise import Noise
+
+MOST_BEST = 256  # of a row, beyond which all of it is read
 
 Row = NDArray[np.float32]  # [vocabulary], or one number for each of some ids
 Ids = NDArray[np.int64]
@@ -126,6 +129,15 @@ class Sampler:
             or settings.frequency_penalty != 0
         )
         self._is_plain = not (len(self._bias) or self._has_penalties or settings.min_tokens)
+
+    @property
+    def best(self) -> Best | None:
+        """The part of a row that decides its law, `None` if that may be all of it."""
+        settings = self._settings
+        count = 1 if settings.is_greedy else settings.top_k
+        if not self._is_plain or not 0 < count <= MOST_BEST:
+            return None
+        return Best(count=count, temperature=settings.temperature or 1.0)
 
     def laws(self, logits: NDArray[np.float32], prefix: Sequence[int]) -> list[Law]:
         """Return the law of each row.

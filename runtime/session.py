@@ -1,6 +1,6 @@
 """One ONNX Runtime session with cached I/O bindings: the only file that imports onnxruntime.
 
-In: the path of a graph and a provider. Out: `Session`, which allocates tensors where the graph
+In: a graph and a provider. Out: `Session`, which allocates tensors where the graph
 runs and replays bindings. Everything above sees NumPy arrays and the names of inputs and outputs.
 Source: ONNX Runtime Python API (`InferenceSession`, `IOBinding`, `OrtValue`).
 """
@@ -100,7 +100,7 @@ class Session:
     """A loaded graph on one provider.
 
     Args:
-        path: the `.onnx` file; its weights lie beside it.
+        graph: the `.onnx` file, its weights beside it, or the content of one that needs none.
         provider: where to run; it must load, there is no silent fallback.
         threads: compute threads of this session.
 
@@ -113,11 +113,11 @@ class Session:
         BundleError: ONNX Runtime refuses the graph.
     """
 
-    def __init__(self, path: Path, *, provider: Provider, threads: Threads) -> None:
+    def __init__(self, graph: Path | bytes, *, provider: Provider, threads: Threads) -> None:
         _check_available(provider)
         self.provider = provider
         self.captures = provider.captures
-        self._session = self._open(path, threads)
+        self._session = self._open(graph, threads)
         loaded = self._session.get_providers()[0]
         if loaded != provider.ort_name:
             raise ProviderError(_why_not_loaded(provider, loaded))
@@ -126,22 +126,21 @@ class Session:
         self.outputs = {arg.name: _DTYPES.get(arg.type) for arg in self._session.get_outputs()}
         self._graph_ids = count(1)
 
-    def _open(self, path: Path, threads: Threads) -> Any:
+    def _open(self, graph: Path | bytes, threads: Threads) -> Any:
+        name = graph if isinstance(graph, Path) else "a graph of its own"
         try:
             try:
-                return _make_session(path, self.provider, threads, captures=self.captures)
+                return _make_session(graph, self.provider, threads, captures=self.captures)
             except Exception:
                 if not self.captures:
                     raise
             # With CUDA graphs every node must be on the device, else loading fails.
             self.captures = False
-            _log.warning(
-                "CUDA graphs are off: %s has nodes that they cannot hold", path.parent.name
-            )
-            return _make_session(path, self.provider, threads, captures=False)
+            _log.warning("CUDA graphs are off: %s has nodes that they cannot hold", name)
+            return _make_session(graph, self.provider, threads, captures=False)
         except Exception as error:  # the library raises many unrelated types
             raise BundleError(
-                f"ONNX Runtime {ort.__version__} cannot load {path}: {_first_line(error)}"
+                f"ONNX Runtime {ort.__version__} cannot load {name}: {_first_line(error)}"
             ) from None
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Tensor:
@@ -217,15 +216,18 @@ def onnxruntime_version() -> str:
     return str(ort.__version__)
 
 
-def _make_session(path: Path, provider: Provider, threads: Threads, *, captures: bool) -> Any:
+def _make_session(
+    graph: Path | bytes, provider: Provider, threads: Threads, *, captures: bool
+) -> Any:
     backends = [(name, dict(options)) for name, options in provider.backends.items()]
     if not captures:
         for _, options in backends:
             options.pop("enable_cuda_graph", None)
     if provider.ort_name != CPU:
         _preload_libraries()
+    content = graph if isinstance(graph, bytes) else str(graph)
     return ort.InferenceSession(
-        str(path), sess_options=_session_options(provider, threads), providers=backends
+        content, sess_options=_session_options(provider, threads), providers=backends
     )
 
 

@@ -127,12 +127,13 @@ def make_stack(
         return _copier(name, archive, is_alone=is_alone)
 
     def make_level(name: str, model: Model, below: Stage | None, drafter: Drafter) -> Level:
-        model.begin(prompt, even_widths=request.has_even_widths)
+        sampler = make_sampler(model.vocabulary, tells_certainty=name != TARGET)
+        model.begin(prompt, even_widths=request.has_even_widths, best=sampler.best)
         level = Level(
             name=name,
             model=model,
             drafter=drafter,
-            sampler=make_sampler(model.vocabulary, tells_certainty=name != TARGET),
+            sampler=sampler,
             rule=_rule(request, below),
             k=LONGEST if isinstance(drafter, Controller) else _width(below),
             stats=LevelStats(),

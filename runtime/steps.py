@@ -6,7 +6,7 @@ Source: the graph's signature, `export.attention`.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from .adopted import AdoptedStep, check_adopted
 from .cache import SCRATCH, Cache
 from .errors import BundleError
+from .logits import Best, Logits, Side
 from .manifest import ADOPTED_FLAVOURS, ModelEntry
-from .session import Session, Tensor, view, write
+from .session import Session, write
 
 KEPT_STEPS = 48
 MOST_CAPTURED = 17  # tokens of a pass that is worth recording: plain steps and proposals
@@ -27,6 +28,7 @@ _PLACES = {
     "portable": {"position_ids", "write_indices"},
     "trees": {"position_ids", "write_indices", "attention_mask"},
 }
+Read = Callable[[], NDArray[np.float32]]
 
 
 class Step(Protocol):
@@ -38,8 +40,8 @@ class Step(Protocol):
         A sequence with fewer than `count` tokens is filled up with idle ones, which nothing reads.
 
         Returns:
-            `[rows, logits] float32`, of the last rows unless `want` chose others; they hold until
-            the next run.
+            `[rows, logits] float32`, of the last rows unless `want` chose others, and only what
+            `Steps.best` asks of each where that is enough; they hold until the next run.
         """
         ...
 
@@ -49,15 +51,21 @@ class Step(Protocol):
 
 
 class Steps:
-    """The passes of one graph over one cache, by their tokens and rows; the latest are kept."""
+    """The passes of one graph over one cache, by their tokens and rows; the latest are kept.
 
-    def __init__(self, session: Session, cache: Cache, entry: ModelEntry) -> None:
+    Attributes:
+        best: the part of each row that is looked at; `None` for all of it.
+    """
+
+    def __init__(self, session: Session, cache: Cache, entry: ModelEntry, columns: int) -> None:
         self._session = session
         self._cache = cache
         self._entry = entry
         self._kept: OrderedDict[tuple[int, int], Step] = OrderedDict()
         self._generation = cache.generation
-        self._logits: dict[int, Tensor] = {}
+        self._side = Side(session, min(columns, entry.logits))
+        self._logits: dict[int, Logits] = {}
+        self.best: Best | None = None
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield tokens and rows of the passes that are kept."""
@@ -89,27 +97,32 @@ class Steps:
             is_growing = flavour == "growing"
             return AdoptedStep(session, cache, count=count, rows=rows, is_growing=is_growing)
         logits = self._logits_of(rows)
-        if flavour == "fused":
-            return FusedStep(session, cache, count, logits)
-        return PortableStep(session, cache, count, logits, has_mask=flavour == "trees")
 
-    def _logits_of(self, rows: int) -> Tensor:
+        def read() -> NDArray[np.float32]:
+            return logits.read(self.best)
+
+        if flavour == "fused":
+            return FusedStep(session, cache, count, logits, read)
+        return PortableStep(session, cache, count, logits, read, has_mask=flavour == "trees")
+
+    def _logits_of(self, rows: int) -> Logits:
         if rows not in self._logits:
-            shape = (1, rows, self._entry.logits)
-            self._logits[rows] = self._session.allocate_host(shape, np.dtype(np.float32))
+            self._logits[rows] = Logits(self._side, rows=rows, width=self._entry.logits)
         return self._logits[rows]
 
 
 class FusedStep:
     """A pass of the fused flavour: one sequence, its place told by two lengths."""
 
-    def __init__(self, session: Session, cache: Cache, count: int, logits: Tensor) -> None:
+    def __init__(
+        self, session: Session, cache: Cache, count: int, logits: Logits, read: Read
+    ) -> None:
         self._ids = session.allocate((1, count), _INT64)
         self._last = session.allocate((1,), _INT32)
         # GroupQueryAttention reads the total on the host, whatever the provider.
         self._total = session.allocate_host((1,), _INT32)
-        self._logits: NDArray[np.float32] = view(logits)[0]  # [rows, width] float32
-        self._rows = session.place(_last_rows(count, len(self._logits)))
+        self._read = read
+        self._rows = session.place(_last_rows(count, logits.rows))
         inputs = {
             "input_ids": self._ids,
             "seqlens_k": self._last,
@@ -117,7 +130,7 @@ class FusedStep:
             "logit_rows": self._rows,
             **cache.named("past"),
         }
-        outputs = {"logits": logits, **cache.named("present")}
+        outputs = {"logits": logits.tensor, **cache.named("present")}
         captured = session.captures and count <= MOST_CAPTURED
         self._binding = session.bind(inputs, outputs, captured=captured)
         # A recorded pass repeats what the host said then: the most that the cache may ever hold.
@@ -130,7 +143,7 @@ class FusedStep:
         write(self._last, np.array([total - 1], np.int32))
         write(self._total, np.array([self._constant or total], np.int32))
         self._binding.run()
-        return self._logits
+        return self._read()
 
     def want(self, rows: Sequence[int]) -> None:
         """Choose the rows; see `Step.want`."""
@@ -145,7 +158,14 @@ class PortableStep:
     """
 
     def __init__(
-        self, session: Session, cache: Cache, count: int, logits: Tensor, *, has_mask: bool
+        self,
+        session: Session,
+        cache: Cache,
+        count: int,
+        logits: Logits,
+        read: Read,
+        *,
+        has_mask: bool,
     ) -> None:
         shape = (len(cache.sequences), count)
         self.has_mask = has_mask
@@ -155,8 +175,8 @@ class PortableStep:
         self._ids = session.allocate(shape, _INT64)
         self._positions = session.allocate(shape, _INT64)
         self._starts = session.allocate(shape[:1], _INT64)
-        self._logits: NDArray[np.float32] = view(logits)[0]  # [rows, width] float32
-        self._rows = session.place(_last_rows(count, len(self._logits)))
+        self._read = read
+        self._rows = session.place(_last_rows(count, logits.rows))
         inputs = {
             "input_ids": self._ids,
             "position_ids": self._positions,
@@ -170,7 +190,7 @@ class PortableStep:
             inputs["attention_mask"] = self._mask
         self._binding = session.bind(
             inputs,
-            {"logits": logits, **cache.named("present")},
+            {"logits": logits.tensor, **cache.named("present")},
             captured=session.captures and count <= MOST_CAPTURED,
         )
 
@@ -208,7 +228,7 @@ class PortableStep:
         if self._mask is not None and visible is not None:
             write(self._mask, visible)
         self._binding.run()
-        return self._logits
+        return self._read()
 
     def want(self, rows: Sequence[int]) -> None:
         """Choose the rows; see `Step.want`."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .logits import Best
 from .model import Model
 
 # Tokens of the prompt that are read at once, about two plain steps' worth for a draft of a third
@@ -52,9 +53,9 @@ class Window:
         """Forget all but the first `to` tokens."""
         self._model.rewind(to=max(0, to - self.unread))
 
-    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
+    def begin(self, tokens: Sequence[int], *, even_widths: bool, best: Best | None = None) -> None:
         """Get ready for a request; hide what would have to be read, unless that is little."""
-        self._model.begin(tokens, even_widths=even_widths)
+        self._model.begin(tokens, even_widths=even_widths, best=best)
         self.has_even_widths = self._model.has_even_widths
         known = self._model.length if self._keeps_known else 0
         self.unread = 0

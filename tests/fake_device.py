@@ -1,7 +1,8 @@
 """An ONNX Runtime with a GPU that is none: it computes on the CPU and records what lies where.
 
 Put in the place of `runtime.session.ort`. Tensors know which device they were made for; copies to
-and from a device are counted; sessions note options, bindings and runs, and fail when told to.
+and from a device are counted; sessions note options, bindings and runs, and fail when told to. As
+on a device, a replayed CUDA graph neither reads the host's tensors nor writes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ class Record:
     Attributes:
         to_device: bytes of every copy from the host.
         from_device: bytes of every copy to the host that a tensor was asked for.
+        read: bytes of every tensor on the host that a run filled.
         sessions: those that were opened.
         refuses: whether a session with these provider options fails to load.
         loads: whether the first provider loads.
@@ -38,6 +40,7 @@ class Record:
 
     to_device: list[int] = field(default_factory=list)
     from_device: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
     sessions: list["FakeSession"] = field(default_factory=list)
     refuses: Callable[[dict[str, str]], bool] = lambda _: False
     loads: bool = True
@@ -88,6 +91,7 @@ class FakeSession:
         self, record: Record, path: str, sess_options: Any, providers: list[tuple[str, dict]]
     ) -> None:
         self.record, self.path, self.options, self.providers = record, path, sess_options, providers
+        self.recorded: dict[str, dict[str, Any]] = {}  # what the host said, by graph and input
         if record.refuses(providers[0][1]):
             raise RuntimeError("this session cannot use the graph capture feature")
         self.real = onnxruntime.InferenceSession(path, sess_options, providers=[CPU])
@@ -122,7 +126,28 @@ class FakeSession:
         if self.record.fails(number):
             raise RuntimeError("operation not permitted when stream is capturing")
         self.graphs.append(number)
+        if number in self.recorded:
+            self._replay(binding, number)
+            return
         self.real.run_with_iobinding(binding.real, options)
+        self.record.read += [v.real.numpy().nbytes for v in hosted(binding.outputs).values()]
+        if number not in ("", "-1"):
+            inputs = hosted(binding.inputs)
+            self.recorded[number] = {n: v.real.numpy().copy() for n, v in inputs.items()}
+
+    def _replay(self, binding: FakeBinding, number: str) -> None:
+        outputs = hosted(binding.outputs).values()
+        before = [value.real.numpy().copy() for value in outputs]
+        for name, values in self.recorded[number].items():
+            binding.inputs[name].real.numpy()[...] = values
+        self.real.run_with_iobinding(binding.real, onnxruntime.RunOptions())
+        for value, values in zip(outputs, before, strict=True):
+            value.real.numpy()[...] = values
+
+
+def hosted(tensors: dict[str, FakeValue]) -> dict[str, FakeValue]:
+    """Return the tensors that lie on the host."""
+    return {name: value for name, value in tensors.items() if value.device == "cpu"}
 
 
 def make_fake_ort(record: Record) -> Any:

@@ -76,7 +76,7 @@ class TableModel:
     def rewind(self, *, to: int) -> None:
         del self.fed[to:]
 
-    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
+    def begin(self, tokens: Sequence[int], *, even_widths: bool, best: object = None) -> None:
         while self.fed != list(tokens[: len(self.fed)]):
             self.fed.pop()
 

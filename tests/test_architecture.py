@@ -26,6 +26,8 @@ RUNTIME_ORDER = (
     "gpu",
     "profiles",
     "session",
+    "side_graphs",
+    "logits",
     "cache",
     "columns",
     "adopted",

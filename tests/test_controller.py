@@ -55,7 +55,7 @@ class Scripted:
     def rewind(self, *, to):
         self.length = min(self.length, to)
 
-    def begin(self, tokens, *, even_widths):
+    def begin(self, tokens, *, even_widths, best=None):
         self.length = 0
 
 

@@ -1,6 +1,9 @@
 """What lies where and what is told to whom, with a GPU that only pretends."""
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 from fake_device import CUDA, TENSORRT, Record, make_fake_ort
 from tiny_bundle import make_bundle, make_entry, make_graph
@@ -9,8 +12,11 @@ import runtime.session
 from runtime import Engine, profiles
 from runtime.__main__ import main
 from runtime.errors import ProviderError, RequestError
+from runtime.logits import Best, Logits, Side
 from runtime.model import OnnxModel
 from runtime.providers import Threads, make_provider
+from runtime.session import Session, write
+from runtime.side_graphs import best_graph, copy_graph
 
 VOCABULARY, CONTEXT = 16, 3000
 TOKENS = np.random.default_rng(3).integers(0, VOCABULARY, CONTEXT).tolist()
@@ -30,7 +36,8 @@ def open_model(tmp_path):
     def make(flavour="fused", provider="cuda", captures=False, **changes):
         sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "flavour": flavour}
         path = tmp_path / flavour / "model.onnx"
-        make_graph(path, seed=0, sharpness=1.0, distance=0.0, **sizes)
+        if not path.exists():
+            make_graph(path, seed=0, sharpness=1.0, distance=0.0, **sizes)
         return OnnxModel(
             path,
             make_entry("target", **sizes),
@@ -62,11 +69,10 @@ def test_caches_stay_on_the_device_and_only_ids_places_and_rows_cross(
         found = model.score(TOKENS[:length], rows)
         assert np.allclose(found, expected[length - rows : length], atol=1e-5)
     assert record.from_device == []
-    (session,) = record.sessions
-    for binding in session.bindings:
+    assert record.read[-4:] == [4 * rows * VOCABULARY for rows in (1, 4, 1, 4)]
+    for binding in record.sessions[0].bindings:
         logits = binding.outputs.pop("logits")
-        assert logits.device == "cpu"
-        assert logits.real.numpy().shape[2] == VOCABULARY
+        assert logits.device == "cuda"
         for name, tensor in binding.outputs.items():
             assert tensor is binding.inputs[name.replace("present", "past")]  # in place
             assert tensor.device == "cuda"
@@ -80,12 +86,77 @@ def test_caches_stay_on_the_device_and_only_ids_places_and_rows_cross(
     assert sum(record.to_device) == sum(map(crossed, (1, 5, 1, 5)))
 
 
+@pytest.mark.parametrize(
+    ("settings", "best"),
+    [
+        ({"temperature": 0}, 1),
+        ({"temperature": 0.7, "top_k": 3}, 3),
+        ({"temperature": 1.0, "top_k": 3, "top_p": 0.8, "coupled": True}, 3),
+        ({"temperature": 1.0, "top_k": VOCABULARY}, None),
+        ({"temperature": 1.0, "top_k": 3, "presence_penalty": 0.5}, None),
+        ({"temperature": 1.0}, None),
+    ],
+)
+@pytest.mark.parametrize("kept", [None, range(0, VOCABULARY, 2)])
+def test_only_the_best_of_a_row_cross_where_a_law_looks_at_no_other(
+    record, tmp_path, settings, best, kept
+):
+    shape = {"drafts": 1, "vocabulary": VOCABULARY, "padding": (3, 0), "end_ids": ()}
+    bundle = make_bundle(tmp_path / "bundle", kept=kept, **shape)
+    asked = {"max_tokens": 30, "seed": 5, "stages": ["draft"], "k": 3, **settings}
+    with Engine.open(bundle, threads=1, measure_costs=False) as engine:
+        wanted = engine.complete("abcabc", **asked).token_ids
+    record.read.clear()
+    with Engine.open(bundle, provider="cuda", threads=1, measure_costs=False) as engine:
+        assert engine.complete("abcabc", **asked).token_ids == wanted
+    whole = {4 * rows * width for rows in (1, 2, 3, 4) for width in (19, 16, 8)}
+    if best is None:
+        assert set(record.read) <= whole
+    else:
+        parts = {
+            rows * each for rows in (1, 2, 3, 4) for each in (4, 4 * (best + 1), 8 * (best + 1))
+        }
+        assert set(record.read) <= parts
+
+
+@pytest.mark.parametrize("flaw", ["tie", "nan", "tie by rounding"])
+def test_rows_are_read_whole_where_the_best_are_not_clear(record, flaw):
+    session = Session(copy_graph(), provider=make_provider("cuda"), threads=Threads(count=1))
+    logits = Logits(Side(session, 6), rows=2, width=8)
+    rows = np.arange(16, dtype=np.float32).reshape(2, 8)
+    best = Best(count=2)
+    write(logits.tensor, rows[None])
+    found = logits.read(best)
+    assert np.isneginf(found[:, [0, 1, 2, 6, 7]]).all()  # 6 and 7 are padding
+    assert (found[:, 3:6] == rows[:, 3:6]).all()
+    if flaw == "tie":
+        rows[1, 3] = rows[1, 4]
+    elif flaw == "nan":
+        rows[1, 0] = np.nan
+    else:
+        best = Best(count=2, temperature=1e-310)  # scaled, all but the first are −inf
+    write(logits.tensor, rows[None])
+    assert np.array_equal(logits.read(best), rows, equal_nan=True)
+    rows[:] = rows[:, ::-1]
+    write(logits.tensor, rows[None])
+    if flaw == "tie":
+        rows[1, 4] = 0.5
+        write(logits.tensor, rows[None])
+        found = logits.read(best)  # nothing of an earlier reading stays
+        assert np.count_nonzero(np.isneginf(found)) == 2 * 5
+
+
+def test_the_small_graphs_are_what_a_library_would_write():
+    for graph in (copy_graph(), best_graph(130_000)):
+        onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
+
+
 @pytest.mark.parametrize("flavour", ["fused", "portable"])
 def test_every_width_has_a_graph_of_its_own_and_prompts_have_none(
     expected, record, open_model, flavour
 ):
     model = open_model(flavour, captures=True)
-    (session,) = record.sessions
+    session = record.sessions[0]
     for length, rows in ((40, 1), (41, 1), (46, 5), (47, 1), (52, 5)):
         found = model.score(TOKENS[:length], rows)
         assert np.allclose(found, expected[length - rows : length], atol=1e-5)
@@ -125,7 +196,7 @@ def test_a_graph_that_graphs_cannot_hold_is_opened_without(record, open_model, c
     record.refuses = lambda options: options.get("enable_cuda_graph") == "1"
     model = open_model(captures=True)
     assert not model.session.captures
-    assert "CUDA graphs are off: fused has nodes" in caplog.text
+    assert "model.onnx has nodes that they cannot hold" in caplog.text
     model.score(TOKENS[:3], 1)
     assert record.sessions[0].graphs == [""]
 
@@ -229,7 +300,9 @@ def test_tensorrt_is_told_every_shape_and_where_to_keep_its_engines(
     assert (first, second) == (TENSORRT, CUDA)
     version = runtime.session.onnxruntime_version()
     folder = tmp_path / "cache" / "tensorrt" / f"nvidia_orin_1-tensorrt-10.15.1-ort-{version}"
-    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == str(folder)
+    assert options["trt_timing_cache_path"] == str(folder)
+    assert Path(options["trt_engine_cache_path"]).parent == folder
+    assert Path(options["trt_engine_cache_path"]).is_dir()
     assert options["trt_fp16_enable"] == "0"
     capacity = 3008  # whole 64s that hold the context and a scratch column
     inputs = {i.name: i.shape for i in session.get_inputs()}
@@ -251,6 +324,19 @@ def test_tensorrt_is_told_every_shape_and_where_to_keep_its_engines(
     model.score(TOKENS, 1)
     assert model.cache.generation == 0
     assert folder.is_dir()
+
+
+def test_an_engine_is_not_kept_for_other_weights(record, open_model, monkeypatch, tmp_path):
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+
+    def folder():
+        open_model("portable", "tensorrt")
+        return record.sessions[-1].providers[0][1]["trt_engine_cache_path"]
+
+    first = folder()
+    assert folder() == first
+    (tmp_path / "portable" / "more.weights").write_bytes(b"1")
+    assert folder() != first
 
 
 def test_cuda_keeps_all_bits_and_grows_by_what_is_asked_for(record, open_model):

@@ -37,7 +37,7 @@ class SlowModel:
         self.noise = np.random.default_rng(1)
         self.largest_noise = 0.0
 
-    def begin(self, tokens: Sequence[int], *, even_widths: bool) -> None:
+    def begin(self, tokens: Sequence[int], *, even_widths: bool, best: object = None) -> None:
         assert not tokens
         self.has_even_widths = even_widths and not self.is_steady
         self.length = 0

@@ -176,13 +176,15 @@ def _time_answers(
         verdict=judge(good=not is_aim or gain >= GAIN),
         figures={"plain": plain, "speculative": sped, "gain": gain},
     )
-    share, each = reading.host_share, reading.bytes_in / reading.passes
+    share = reading.host_share
+    into, out = (total / reading.passes for total in (reading.bytes_in, reading.bytes_out))
     yield Row(
         check="host share",
         subject=name,
-        found=f"{100 * share:.0f} % of the time; {each:.0f} bytes to the graph in a pass",
+        found=f"{100 * share:.0f} % of the time; a pass reads {into:.0f} bytes of the host, "
+        f"and {out:.0f} come back",
         verdict=judge(good=not is_aim or share <= HOST_SHARE),
-        figures={"share": share, "bytes": each},
+        figures={"share": share, "bytes in": into, "bytes out": out},
     )
 
 

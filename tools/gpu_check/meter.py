@@ -1,7 +1,7 @@
-"""Watch what passes cost while an answer is written: time in the graph, bytes to it, device memory.
+"""Watch what an answer costs: seconds in graphs, bytes that cross, device memory.
 
-In: a block of work. Out: sums. The watch stands where `runtime.session` runs graphs and
-`runtime.steps` writes inputs; device memory is what `nvidia-smi` says.
+In: a block of work. Out: sums. The watch stands where `runtime.session` runs graphs,
+`runtime.steps` writes inputs and `runtime.logits` reads rows; of device memory `nvidia-smi` tells.
 """
 
 import subprocess
@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from runtime import steps
+from runtime.logits import Best, Logits
 from runtime.session import Session, write
 
 _EVERY_S = 0.1
@@ -22,12 +23,13 @@ _MIB = 1 << 20
 
 @dataclass
 class Reading:
-    """What was seen: passes, seconds within them and in all, and bytes that went to inputs."""
+    """What was seen: passes, seconds within graphs and in all, bytes to the device and back."""
 
     passes: int = 0
     pass_seconds: float = 0.0
     seconds: float = 0.0
     bytes_in: int = 0
+    bytes_out: int = 0
 
     @property
     def host_share(self) -> float:
@@ -39,21 +41,30 @@ class Reading:
 def metered() -> Iterator[Reading]:
     """Count passes, their time and their input while the block runs."""
     reading = Reading()
-    run = Session.run
+    run, read = Session.run, Logits.read
 
     def timed(session: Session, binding: Any, options: Any) -> None:
         began = perf_counter()
         run(session, binding, options)
         reading.pass_seconds += perf_counter() - began
-        reading.passes += 1
 
     def counted(tensor: Any, values: Any) -> None:
         reading.bytes_in += values.nbytes
         write(tensor, values)
 
+    def fetched(logits: Logits, best: Best | None) -> Any:
+        rows = read(logits, best)
+        reading.bytes_out += logits.crossed
+        reading.passes += 1
+        return rows
+
     began = perf_counter()
     try:
-        with patch.object(Session, "run", timed), patch.object(steps, "write", counted):
+        with (
+            patch.object(Session, "run", timed),
+            patch.object(steps, "write", counted),
+            patch.object(Logits, "read", fetched),
+        ):
             yield reading
     finally:
         reading.seconds = perf_counter() - began
