@@ -7,7 +7,7 @@ import pytest
 from test_bench_record import HEADER, make_record
 
 from tools.bench.compare import compare_records, render_changes
-from tools.bench.markdown import make_table, render_markdown
+from tools.bench.markdown import make_table, render_brief, render_markdown
 from tools.bench.record import Record
 from tools.bench.rows import Row
 from tools.bench.summary import summarise
@@ -76,6 +76,16 @@ def test_markdown_holds_the_tables_the_machine_and_the_reasons() -> None:
     assert "| fast | plain | 2.000 [2.000-2.000] |" in text
     assert "- **machine**: processor a <fast> one; memory 1 GiB" in text
     assert "- lost: cannot be <installed>" in text
+
+
+def test_the_brief_table_holds_a_line_a_row_and_names_command_and_machine() -> None:
+    record = make_record()
+    text = render_brief(record, summarise(record))
+    assert "| plain | 10.0 | 1 |" in text
+    assert "| fast | 20.0 | 2.00 |" in text
+    assert "a <fast> one" in text
+    assert f"`{HEADER['command']}`" in text
+    assert "lost: cannot be <installed>" in text
 
 
 def test_a_bar_in_a_cell_does_not_break_the_table() -> None:

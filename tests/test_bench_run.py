@@ -92,8 +92,9 @@ def test_a_run_is_shown_again_compared_and_put_on_a_page(
     points = [line.split()[:3] for line in first.splitlines() if line.startswith("concurrency 3")]
     assert points == [["concurrency", "3", "plain"], ["concurrency", "3", "auto"]]
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert main(["report", str(out), "--markdown"]) == 0
-    assert "| plain |" in capsys.readouterr().out
+    for form in ("--markdown", "--brief"):
+        assert main(["report", str(out), form]) == 0
+        assert "| plain |" in capsys.readouterr().out
     assert main(["compare", str(out), str(out)]) == 0
     assert "within noise" in capsys.readouterr().out
     samples = json.loads(out.read_text(encoding="utf-8"))["samples"]

@@ -12,7 +12,7 @@ from tools.errors import ToolError
 
 from .arguments import make_compare_parser, make_parser, make_report_parser
 from .compare import compare_records, render_changes
-from .markdown import render_markdown
+from .markdown import render_brief, render_markdown
 from .measuring import measure_bundle
 from .page import render_page
 from .record import Record, read_record, write_record
@@ -67,7 +67,9 @@ def report(words: Sequence[str]) -> int:
     args = make_report_parser().parse_args(words)
     check_writable(args.html)
     record = read_record(args.result)
-    render = render_markdown if args.markdown else render_result
+    render = render_result
+    if args.markdown or args.brief:
+        render = render_brief if args.brief else render_markdown
     print(render(record, summarise(record)))
     write_page(record, args.html)
     return 0

@@ -74,7 +74,9 @@ def make_report_parser() -> Parser:
     """Return the parser of `report`."""
     parser = Parser(prog="python -m tools.bench report", description="Show a result again.")
     parser.add_argument("result", metavar="RESULT.json", type=Path)
-    parser.add_argument("--markdown", action="store_true", help="as Markdown, for a README")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="as Markdown")
+    form.add_argument("--brief", action="store_true", help="as one small table in Markdown")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write one page with plots")
     return parser
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .record import Record
 from .summary import Summary
-from .table import find_warnings, header_lines, ratio_lines, row_lines
+from .table import brief_lines, find_warnings, header_lines, ratio_lines, row_lines
 
 
 def render_markdown(record: Record, summary: Summary) -> str:
@@ -16,6 +16,27 @@ def render_markdown(record: Record, summary: Summary) -> str:
     notes = "\n".join(f"- {_escape(line)}" for line in find_warnings(record, summary))
     tables = [make_table(row_lines(summary.rows)), make_table(ratio_lines(summary.ratios))]
     return "\n\n".join(part for part in (*tables, header, notes) if part)
+
+
+def render_brief(record: Record, summary: Summary) -> str:
+    """Return one Markdown table for a README, and below it what it was measured on and how."""
+    machine, settings, bundle = (record.header[key] for key in ("machine", "settings", "bundle"))
+    versions = {
+        f"{name} {version}"
+        for hello in record.workers.values()
+        for name, version in hello.versions.items()
+    }
+    asked = {"prompts": record.header["prompts"]["number"], **settings}
+    lines = [
+        f"{bundle['target']}; {machine['processor']}; greedy; "
+        f"{', '.join(f'{name} {value}' for name, value in asked.items())}; "
+        f"{', '.join(sorted(versions))}.",
+        f"`{record.header['command']}`",
+        *find_warnings(record, summary),
+    ]
+    return "\n\n".join(
+        [make_table(brief_lines(summary)), *(line.replace("\n", " ") for line in lines)]
+    )
 
 
 def make_table(lines: Sequence[Sequence[str]]) -> str:

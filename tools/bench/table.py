@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from .figures import Spread
 from .ratios import Ratio
 from .record import Record
+from .rows import PLAIN
 from .summary import Point, RowSummary, Summary, Width
 
 MEGABYTE = 1e6
@@ -112,6 +113,24 @@ def ratio_lines(ratios: Iterable[Ratio]) -> list[list[str]]:
                 f"{ratio.mean:.3f} ({ratio.low:.3f}-{ratio.high:.3f})",
                 f"{ratio.prompts}{parted}",
                 ratio.basis,
+            ]
+        )
+    return lines
+
+
+def brief_lines(summary: Summary) -> list[list[str]]:
+    """Return the table of rows, cut to what most people ask: how fast, how soon, how large."""
+    over_plain = {ratio.row: ratio for ratio in summary.ratios if ratio.over == PLAIN}
+    lines = [["row", "tokens/s", "over plain", "first token ms", "peak MB"]]
+    for row in summary.rows:
+        ratio = over_plain.get(row.name)
+        lines.append(
+            [
+                row.name,
+                number(row.tokens_per_s.median if row.tokens_per_s else None, 1),
+                "1" if row.name == PLAIN else number(ratio.total.median if ratio else None, 2),
+                number(row.first_token_s.median if row.first_token_s else None, 0, scale=1e3),
+                number(row.peak_bytes, 0, scale=1 / MEGABYTE),
             ]
         )
     return lines
