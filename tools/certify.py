@@ -164,7 +164,7 @@ def certify(engine: Engine, args: argparse.Namespace, progress: Progress) -> Cer
         sampled=sampled,
         tokens=args.tokens,
         seconds=perf_counter() - began,
-        versions=_versions(engine),
+        versions=_versions(engine, threads=count_threads(args.threads)),
     )
 
 
@@ -336,7 +336,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise ToolError(f"--json {args.json}: the folder does not exist; make it first")
 
 
-def _versions(engine: Engine) -> dict[str, str]:
+def _versions(engine: Engine, *, threads: int) -> dict[str, str]:
     manifest = engine.bundle.manifest
     files = [file for file in manifest.files if file.path.startswith(manifest.target.name + "/")]
     return {
@@ -345,7 +345,7 @@ def _versions(engine: Engine) -> dict[str, str]:
         "onnxruntime": onnxruntime_version(),
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {count_threads(None)} threads",
+        "machine": f"{platform.machine()}, {threads} threads",
     }
 
 
