@@ -17,11 +17,12 @@ _PRIOR_TOKENS = 10.0  # its first guess weighs as much as so many
 # 135M and a 1.5B target: a draft's own log-odds nearly are those of acceptance, when it chooses its
 # best token; a drawn token stays more often than its probability says. A copier's odds grow with
 # the length of the match.
-COPIER_PRIOR = Prior(offset=-0.4, slope=1.05, offset_weight=2.0, slope_weight=8.0)
+COPIER_PRIOR = Prior(offset=-0.4, slope=1.05, offset_weight=4.0, slope_weight=8.0)
 MODEL_PRIOR = Prior(offset=-0.6, slope=1.05, offset_weight=2.0, slope_weight=8.0)
 NGRAM_PRIOR = Prior(offset=-1.2, slope=0.4, offset_weight=2.0, slope_weight=8.0)
 SAMPLED_PRIOR = Prior(offset=1.7, slope=0.3, offset_weight=2.0, slope_weight=8.0)
 MODEL_ACCEPTANCE = 0.75
+WINDOW_ACCEPTANCE = 0.65  # of a draft that sees only the prompt's end
 NGRAM_ACCEPTANCE = 0.2
 
 
@@ -36,6 +37,7 @@ class Candidate:
         tested: tokens that made the forecast.
         rested: rounds since it was last used.
         rest: rounds that it rests when it does not pay.
+        missed: seconds that it is foreseen to have gained so far, had it read the prompt.
     """
 
     drafter: Drafter
@@ -44,6 +46,7 @@ class Candidate:
     tested: float = _PRIOR_TOKENS
     rested: int = 0
     rest: int = _SHORTEST_REST
+    missed: float = 0.0
 
     def chances(self, proposal: Proposal) -> list[float]:
         """Return for each token the probability that it stays if all before it do."""

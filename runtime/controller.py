@@ -11,6 +11,7 @@ token is worth the probability that it and all before it stay.
 - A model drafts a round of its own at a time and goes on while the next token is worth its cost,
   as seen from the tokens before it: never from the token itself, which would bias the output.
 - A drafter that does not pay rests, and is asked for one token now and then, at doubling distances.
+- A draft looks at the prompt as soon as it would have gained what the look takes.
 - Speculation may owe plain decoding a share of the answer's time and a few steps, no more. What
   would exceed that if none of it stayed is not drafted: this bounds the loss on any text. A draft's
   first look at the prompt (`window`) comes on top; reading all of it is paid from what was gained.
@@ -50,7 +51,7 @@ class _Plan:
     """Draft `count` tokens with `candidate`.
 
     `gain` is in tokens; `probe_seconds` is what one token would cost if it may be asked for though
-    it does not pay.
+    it does not pay. `look` is what a draft that has not read the prompt yet takes for that.
     """
 
     gain: float = 0.0
@@ -58,6 +59,7 @@ class _Plan:
     candidate: Candidate | None = None
     offer: Proposal = field(default_factory=lambda: Proposal([], []))
     probe_seconds: float = math.inf
+    look: float = 0.0
 
 
 class Controller:
@@ -104,8 +106,10 @@ class Controller:
         self._start = min(self._start, len(context))
         passes = self._widths.at(len(context))
         most = min(k, LONGEST)
-        plans = [self._plan(each, context, most, passes, noise) for each in self._candidates]
-        best = max(plans, key=lambda plan: plan.gain)
+        plans = self._worth_a_look(
+            [self._plan(each, context, most, passes, noise) for each in self._candidates]
+        )
+        best = max(plans, key=lambda plan: plan.gain, default=_Plan())
         if best.gain <= 0:
             best = self._probe(plans, passes)
         if best.candidate is None:
@@ -184,15 +188,32 @@ class Controller:
             chances = [candidate.acceptance] * most
             cost = self._token_cost(drafter, len(context))
             catch_up = self._catch_up(drafter, len(context))
+            look = self._catch_up(drafter, len(context), from_prompt=True) - catch_up
         else:
             draws = isinstance(drafter, NgramDrafter)
             offer = drafter.propose(context, 1 if draws else most, noise=noise)
             chances = candidate.foresee(offer, most) if draws else candidate.chances(offer)
-            cost = catch_up = 0.0
+            cost = catch_up = look = 0.0
         gain, count = self._best(chances, cost, passes, catch_up=catch_up)
         may_probe = bool(chances) and candidate.rested >= candidate.rest
         first = catch_up + cost + passes[2] - passes[1] if may_probe else math.inf
-        return _Plan(gain, count, candidate, offer, first)
+        return _Plan(gain, count, candidate, offer, first, look)
+
+    def _worth_a_look(self, plans: Sequence[_Plan]) -> list[_Plan]:
+        """Return the plans without those of drafts that should not look at the prompt yet.
+
+        How long the answer gets is not known. A draft that looks as soon as it would have gained
+        what the look takes loses at most twice what hindsight would (renting skis or buying them).
+        """
+        others = max((plan.gain for plan in plans if not plan.look), default=0.0)
+        ready = []
+        for plan in plans:
+            if plan.look and plan.candidate is not None:
+                plan.candidate.missed += max(0.0, plan.gain - others) * self._seconds / self._tokens
+                if plan.candidate.missed < plan.look:
+                    continue
+            ready.append(plan)
+        return ready
 
     def _best(
         self,
@@ -237,7 +258,7 @@ class Controller:
 
     def _probe(self, plans: Sequence[_Plan], passes: list[float]) -> _Plan:
         """Return a plan for one token of a drafter that has rested long enough, or none."""
-        cheapest = min(plans, key=lambda plan: plan.probe_seconds)
+        cheapest = min(plans, key=lambda plan: plan.probe_seconds, default=_Plan())
         if cheapest.probe_seconds > self._room(passes):
             return _Plan()
         return replace(cheapest, count=1)

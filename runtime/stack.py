@@ -15,6 +15,7 @@ from .candidate import (
     NGRAM_ACCEPTANCE,
     NGRAM_PRIOR,
     SAMPLED_PRIOR,
+    WINDOW_ACCEPTANCE,
     Candidate,
 )
 from .controller import LONGEST, Controller, PassCost
@@ -37,7 +38,7 @@ from .sampling import Sampler
 from .speculate import Level, ModelDrafter, Verdict, Watch, watch_nothing
 from .stages import LOOKUP, NGRAM, Stage, default_stages, parse_stages
 from .stats import Choices, LevelStats
-from .survival import Prior, Survival
+from .survival import Survival
 from .window import Window
 
 TARGET = "target"
@@ -229,15 +230,16 @@ def _control(
 ) -> Controller:
     """Return the members under a controller that knows what passes of the model above cost."""
     drawn = MODEL_PRIOR if request.sampling.is_matched else SAMPLED_PRIOR
-    starts: dict[type, tuple[Prior, float]] = {
-        ModelDrafter: (drawn, MODEL_ACCEPTANCE),
-        NgramDrafter: (NGRAM_PRIOR, NGRAM_ACCEPTANCE),
-    }
-    known = [starts.get(type(member), (COPIER_PRIOR, MODEL_ACCEPTANCE)) for member in members]
-    candidates = [
-        Candidate(member, Survival(prior), acceptance)
-        for member, (prior, acceptance) in zip(members, known, strict=True)
-    ]
+    candidates = []
+    for member in members:
+        prior, acceptance = COPIER_PRIOR, MODEL_ACCEPTANCE
+        if isinstance(member, NgramDrafter):
+            prior, acceptance = NGRAM_PRIOR, NGRAM_ACCEPTANCE
+        elif isinstance(member, ModelDrafter):
+            model = member.level.model
+            is_hidden = isinstance(model, Window) and model.unread > 0
+            prior, acceptance = drawn, WINDOW_ACCEPTANCE if is_hidden else MODEL_ACCEPTANCE
+        candidates.append(Candidate(member, Survival(prior), acceptance))
     names = [member.name for member in members if isinstance(member, ModelDrafter)]
     return Controller(
         candidates,

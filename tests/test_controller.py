@@ -181,16 +181,24 @@ def test_what_is_never_right_costs_at_most_what_may_be_owed(kind, slope, tokens)
     assert lost <= 1.5 + 0.01 * tokens + 1e-6
 
 
-@pytest.mark.parametrize("step", [0.05, 0.33])
-def test_a_draft_that_has_yet_to_read_the_prompt_is_used_at_once(step):
-    costs = {"verify": line(0.15), "step": line(0.2, first=step)}
-    controlled = control(draft(Scripted(lambda _: 0.9)), **costs)
+@pytest.mark.parametrize(("step", "waits"), [(0.05, False), (0.33, True)])
+def test_a_draft_looks_at_the_prompt_when_that_would_have_paid(step, waits):
+    """A dear look not at once, for the answer may be short, but not much too late."""
+    costs = {"verify": line(0.15), "step": line(0.05, first=step)}
+    look = costs["step"](32, 0)
+    model = Scripted(lambda _: 0.9)
+    controlled = control(draft(model), **costs)
     level = level_over(Scripted(), controlled, watch=controlled.watch)
-    context = [i % 7 for i in range(300)]
-    level.model.length = 299
-    while len(context) < 350:
+    context = [i % 7 for i in range(32)]
+    level.model.length, waited = 31, 0
+    while len(context) < 132:
         context += speculate(level, context, LONGEST, noise=Noise(0)).tokens
-    assert len(level.model.passes) < 30
+        waited += not model.passes
+    seconds = sum(costs["verify"](width, 0) for width in level.model.passes)
+    seconds += sum(costs["step"](width, 0) for width in model.passes)
+    rate = best_static(0.9, **costs)
+    assert (waited > 0) == waits
+    assert seconds < 100 * rate + 3 * look + 5
 
 
 def staged(copier, model, *, step):
