@@ -11,7 +11,7 @@ token is worth the probability that it and all before it stay.
 - A model drafts a round of its own at a time and goes on while the next token is worth its cost,
   as seen from the tokens before it: never from the token itself, which would bias the output.
 - A drafter that does not pay rests, and is asked for one token now and then, at doubling distances.
-- A draft looks at the prompt as soon as it would have gained what the look takes.
+- A draft looks at the prompt once it would have gained twice what the look takes.
 - Speculation may owe plain decoding a share of the answer's time and a few steps, no more. What
   would exceed that if none of it stayed is not drafted: this bounds the loss on any text. A draft's
   first look at the prompt (`window`) comes on top; reading all of it is paid from what was gained.
@@ -42,6 +42,7 @@ _DEBT_SHARE = 0.01  # of the time that plain decoding would have taken
 _DEBT_STEPS = 1.5
 _RATE_KEPT = 0.97  # the rate forgets a round by this factor
 _RATE_STEPS = 8.0  # it starts as if so many plain steps had been made
+_LOOKS_MISSED = 2.0  # a draft looks at the prompt once it would have gained so many looks' time
 _CATCH_UP_ROUNDS = 8  # a draft that has caught up serves about so many rounds
 _DEPTHS = 64  # costs are looked up once for so many tokens of cache
 
@@ -202,15 +203,16 @@ class Controller:
     def _worth_a_look(self, plans: Sequence[_Plan]) -> list[_Plan]:
         """Return the plans without those of drafts that should not look at the prompt yet.
 
-        How long the answer gets is not known. A draft that looks as soon as it would have gained
-        what the look takes loses at most twice what hindsight would (renting skis or buying them).
+        How long the answer gets is not known. A draft that looks once it would have gained some
+        times what the look takes loses at most a little more than hindsight would (renting skis
+        or buying them); one that disappoints also runs up debt.
         """
         others = max((plan.gain for plan in plans if not plan.look), default=0.0)
         ready = []
         for plan in plans:
             if plan.look and plan.candidate is not None:
                 plan.candidate.missed += max(0.0, plan.gain - others) * self._seconds / self._tokens
-                if plan.candidate.missed < plan.look:
+                if plan.candidate.missed < _LOOKS_MISSED * plan.look:
                     continue
             ready.append(plan)
         return ready
