@@ -265,7 +265,7 @@ def test_names_that_mean_nothing_say_what_they_could_be(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no folder or file"):
         resolve(str(tmp_path / "absent"), progress=QUIET)
     (tmp_path / "weights.pt").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"is a file, but not a \.gguf"):
+    with pytest.raises(CheckpointError, match=r"is a file, but neither \.gguf nor \.onnx"):
         resolve(str(tmp_path / "weights.pt"), progress=QUIET)
 
 
