@@ -66,6 +66,8 @@ class PublishError(ExportError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error, for a sentence of our own."""
+    """Return what a library's error says first, for a sentence of our own."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    while len(lines) > 1 and lines[0].endswith(":"):
+        lines[:2] = [f"{lines[0]} {lines[1]}"]
     return lines[0][:300] if lines else type(error).__name__

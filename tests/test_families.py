@@ -10,6 +10,7 @@ import pytest
 from transformers import AutoConfig
 
 from export.attention import fused
+from export.errors import first_line
 from tools.families import __main__ as command
 from tools.families.examine import examine
 from tools.families.page import render_page
@@ -148,3 +149,9 @@ def test_every_type_is_right_or_refused(tmp_path: Path) -> None:
 
 def test_only_known_fields_are_set() -> None:
     assert set(shrink_config("llama").to_dict()) == set(AutoConfig.for_model("llama").to_dict())
+
+
+def test_what_a_library_says_after_a_colon_belongs_to_its_sentence() -> None:
+    assert first_line(ValueError("\nfor a:\n  for b:\n no head\nmore")) == "for a: for b: no head"
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(ValueError()) == "ValueError"
