@@ -58,11 +58,16 @@ class Staging:
             last = self.folder / MANIFEST_NAME
             last.write_text(dump_manifest(listed), encoding="utf-8")
             _flush(last)
-            for folder in {self.folder, *(path.parent for path in self.folder.rglob("*"))}:
-                _flush(folder)
-            _rename_over(self.folder, self._output)
-            _flush(self._output.parent)
+            self._place()
         return listed
+
+    def put(self) -> None:
+        """Rename the folder, which is to be no bundle, into its place with the files it holds."""
+        with writing(self._output):
+            for path in self.folder.rglob("*"):
+                if path.is_file():
+                    _flush(path)
+            self._place()
 
     def amend(self, before: Manifest, after: Manifest, *, dropped: Sequence[str] = ()) -> Manifest:
         """Move the sub-folders made here into the bundle at the output; return its new manifest.
@@ -99,6 +104,12 @@ class Staging:
             finally:
                 _settle(self._output, self.folder)
         return listed
+
+    def _place(self) -> None:
+        for folder in {self.folder, *(path.parent for path in self.folder.rglob("*"))}:
+            _flush(folder)
+        _rename_over(self.folder, self._output)
+        _flush(self._output.parent)
 
     def _check_unchanged(self, before: Manifest, added: Iterable[str]) -> None:
         if _read_manifest(self._output) != before:

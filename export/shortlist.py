@@ -37,16 +37,11 @@ def choose_tokens(trim: Trim, language: Language, *, progress: Progress) -> NDAr
         PlanError: a file cannot be read or lists no tokens of this language, or the number leaves
             no room beside the tokens that are always in, or is not below the vocabulary.
     """
-    always = _always_kept(language)
     if trim.listed is not None:
         listed = read_counts(trim.listed, language)
-        return np.array(sorted(always | listed.keys()), np.int64)
+        return np.array(sorted(_always_kept(language) | listed.keys()), np.int64)
     size = trim.size or 0
-    if not len(always) < size < language.vocabulary:
-        raise PlanError(
-            f"--draft-vocab must be above {len(always)}, the number of tokens that are always in, "
-            f"and below the vocabulary's {language.vocabulary}, but is {size}"
-        )
+    _check_size(size, language)
     counts = Counter[int]()
     for path in trim.counts:
         counts.update(read_counts(path, language))
@@ -55,6 +50,20 @@ def choose_tokens(trim: Trim, language: Language, *, progress: Progress) -> NDAr
         with progress.stage("count tokens", total=total, unit="bytes") as stage:
             for path in trim.texts:
                 counts.update(_count_text(path, language, stage))
+    return choose_most_useful(size, language, counts)
+
+
+def choose_most_useful(
+    size: int, language: Language, counts: Mapping[int, int]
+) -> NDArray[np.int64]:
+    """Return the `size` most useful tokens, ascending; see `order_by_use`.
+
+    Raises:
+        PlanError: the size leaves no room beside the tokens that are always in, or is not below the
+            vocabulary.
+    """
+    _check_size(size, language)
+    always = _always_kept(language)
     rest = [token for token in order_by_use(language, counts) if token not in always]
     return np.array(sorted([*always, *rest[: size - len(always)]]), np.int64)
 
@@ -124,6 +133,15 @@ def _always_kept(language: Language) -> set[int]:
     added = json.loads(language.tokenizer_json).get("added_tokens") or []
     special = {int(token["id"]) for token in added} | set(language.end_ids)
     return special if language.bos_id is None else special | {language.bos_id}
+
+
+def _check_size(size: int, language: Language) -> None:
+    always = len(_always_kept(language))
+    if not always < size < language.vocabulary:
+        raise PlanError(
+            f"--draft-vocab must be above {always}, the number of tokens that are always in, and "
+            f"below the vocabulary's {language.vocabulary}, but is {size}"
+        )
 
 
 def _check_comment(path: Path, words: list[str], language: Language) -> None:

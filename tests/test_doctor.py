@@ -224,7 +224,7 @@ def test_checkpoints_are_exported_and_measured(
     ] * 2
     assert [o.output.exists() for o in exported] == [False, True]
     assert main([*asked, "--output", str(kept)]) == 2  # the folder is taken
-    assert "nothing can be measured; see above" in capsys.readouterr().err
+    assert "nothing can be run; see above" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

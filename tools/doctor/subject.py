@@ -56,7 +56,12 @@ def compare_checkpoints(references: Sequence[str], *, precision: str, progress: 
 
 
 def export_checkpoints(
-    references: Sequence[str], output: Path, *, precision: str, is_quiet: bool
+    references: Sequence[str],
+    output: Path,
+    *,
+    precision: str,
+    is_quiet: bool,
+    flavour: str | None = None,
 ) -> None:
     """Export the checkpoints, the target's first, into the bundle `output`.
 
@@ -65,11 +70,12 @@ def export_checkpoints(
     """
     target, *drafts = references
     options = ["--target", target, "--output", str(output), "--precision", precision]
+    options += [] if flavour is None else ["--flavour", flavour]
     options += [word for draft in drafts for word in ("--draft", draft)]
     options += ["--quiet"] if is_quiet else []
     run = subprocess.run([sys.executable, "-m", "export", *options], check=False, stdout=sys.stderr)
     if run.returncode:
-        raise ToolError("the checkpoints cannot be exported, so nothing can be measured; see above")
+        raise ToolError("the checkpoints cannot be exported, so nothing can be run; see above")
 
 
 def _find_mismatch(checkpoints: Sequence[Checkpoint]) -> str | None:
