@@ -190,6 +190,7 @@ def test_all_layers_are_the_model_itself_whatever_stands_beside_a_text(family: s
 
 def test_chosen_layers_come_in_their_order() -> None:
     source = tiny_model("qwen2", num_hidden_layers=5)
+    source.config.quantization_config = {"quant_method": "gguf"}  # as a GGUF file's has
     kept = np.arange(SIZE)
     assert read_layers("4, 1-2", 5) == (4, 1, 2)
     for wanted in [(4, 1, 2), spread_layers(3, 5)]:
@@ -197,6 +198,7 @@ def test_chosen_layers_come_in_their_order() -> None:
             source, layers=wanted, kept=kept, target_weights=1, trains_embeddings=True
         )
         assert drafter.source_layers == wanted
+        assert "quantization_config" not in drafter.model.config.to_dict()
         assert len(drafter.trained()) == len(list(drafter.model.parameters()))
         own = drafter.whole().state_dict()
         for place, layer in enumerate(wanted):

@@ -255,6 +255,8 @@ def _keep_layers(source: PreTrainedModel, path: str, chosen: Sequence[int]) -> P
         if isinstance(value, list) and len(value) == layers and "layer" in name:
             setattr(config, name, [value[layer] for layer in chosen])
     config.num_hidden_layers = len(chosen)
+    if hasattr(config, "quantization_config"):  # of a file in blocks, whose weights are plain now
+        del config.quantization_config
     with quiet_transformers():
         make: Any = AutoModelForCausalLM.from_config
         model: PreTrainedModel = make(config, dtype=torch.float32)
